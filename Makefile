@@ -3,7 +3,7 @@ BIN ?= .venv/bin/
 T   ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types arch tidy check test cov demo bench bench-java fuzz interop spark slow soak sim install docs site changelog lock build ci clean
+.PHONY: help setup fmt lint types arch tidy check test cov demo bench bench-java fuzz fuzz-native pure interop spark slow soak sim install docs screenshots site changelog lock build ci clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,7 +33,7 @@ tidy:  ## the house rules that are tests
 check: lint types arch tidy  ## everything static; run it before each commit
 
 test:  ## the whole suite; T=path picks files, SEED=n replays an order, FAST=1 leaves out the slow ones
-	$(BIN)pytest -n 3 $(if $(SEED),--randomly-seed=$(SEED)) $(if $(FAST),-m "not slow") $(T)
+	$(BIN)pytest -n 4 $(if $(SEED),--randomly-seed=$(SEED)) $(if $(FAST),-m "not slow") $(T)
 
 cov:  ## branches that the pure rooms' own tests take, at least 95 % a room; see tests/coverage.toml
 	$(BIN)python tests/branch_coverage.py
@@ -51,6 +51,12 @@ bench-java:  ## the same beside RocketMQ's Java broker, in turn; ARGS="--quick -
 fuzz:  ## spoilt frames, records and bodies at every decoder; ARGS="--seconds 600 --seed 7"
 	$(BIN)python fuzz/fuzz_wire.py $(ARGS)
 
+fuzz-native:  ## hostile bytes at the native core under sanitizers; ARGS="--seconds 600 --seed 7"
+	$(BIN)python fuzz/fuzz_native.py $(ARGS)
+
+pure:  ## the suite without the native core
+	COMETMQ_PURE=1 $(BIN)pytest -n 4 $(T)
+
 interop:  ## RocketMQ's own clients and servers against ours; ARGS="-k retry"
 	INTEROP=full $(BIN)pytest -m interop tests/interop $(ARGS)
 
@@ -58,7 +64,7 @@ spark:  ## Spark with kills, clusters and every page; ARGS="-k archive"
 	SPARK=full $(BIN)pytest tests/spark tests/docs $(ARGS)
 
 slow:  ## what tests/slow.txt keeps out of `make test`: more kills, full disks, damage, benchmarks
-	SLOW=full $(BIN)pytest -n 3 tests $(foreach room,interop spark unit tidy docs golden,--ignore tests/$(room)) $(ARGS)
+	SLOW=full $(BIN)pytest -n 4 tests $(foreach room,interop spark tidy docs golden,--ignore tests/$(room)) $(ARGS)
 
 install:  ## the wheel and each extra from it, in fresh environments; ARGS="-k client"
 	INSTALL=full $(BIN)pytest tests/install $(ARGS)
@@ -74,12 +80,16 @@ lock:  ## resolve again and export the hashed requirements
 	$(BIN)uv export -q --locked --no-emit-project --no-header --no-annotate --no-default-groups --group build --group demo -o requirements/demo.txt
 	$(BIN)uv export -q --locked --no-emit-project --no-header --no-annotate --no-default-groups --group test -o requirements/test.txt
 	$(BIN)uv export -q --locked --no-emit-project --no-header --no-annotate --only-group docs -o requirements/docs.txt
+	$(BIN)uv export -q --locked --no-emit-project --no-header --no-annotate --only-group native -o requirements/native.txt
 
 docs:  ## write the reference pages that repeat what the code says
 	$(BIN)python docs/generate.py
 
+screenshots:  ## the manual's pictures of reports, in Chromium; ARGS=--record runs the demo before
+	$(BIN)python -m tests.browser.screenshots $(ARGS)
+
 site:  ## the manual as a site in site/; broken links and anchors fail
-	test -x $(BIN)mkdocs || $(BIN)pip install -q --require-hashes --no-deps -r requirements/docs.txt
+	command -v $(BIN)mkdocs >/dev/null || $(BIN)pip install -q --require-hashes --no-deps -r requirements/docs.txt
 	$(BIN)mkdocs build --strict --clean
 
 changelog:  ## fold the fragments of changes/ into CHANGELOG.md; ARGS="--draft" only shows them

@@ -1,4 +1,4 @@
-"""`python -m bench` in a clone, with whatever CometMQ is installed."""
+"""`python -m bench` in a clone, with the installed CometMQ."""
 
 import sys
 

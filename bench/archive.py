@@ -1,11 +1,11 @@
-"""How fast the archive pipeline writes all columns, with properties, to Parquet.
+"""Measures how fast the archive pipeline writes all columns, with properties, to Parquet.
 
     .venv/bin/python -m bench.archive [--live] [--records 2000000] [--rounds 3] [--master local[2]]
 
 Without `--live` from a store directory that it makes; with it from a broker that shares the
 machine. Bodies have 100 to 200 bytes, zstd level 1, files on the temporary folder's disk. Every
 figure stands beside the processor time of the whole process tree and the load of the machine.
-`writer` is what one executor does, alone on one core, without Spark.
+`writer` is the work of one executor, alone on one core, without Spark.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def now_ms() -> int:
 
 
 def writer(source: ArchiveSource, topic: str, records: int, folder: Path) -> None:
-    """The work of one task, in this process."""
+    """Measure the work of one task in this process."""
     queues = source.bounds(source.queues(topic))
     spans = tuple((queue, start, end) for queue, (start, end) in queues.items())
     task = WriteTask(str(folder), "bench", source, spans, "FAILFAST", "zstd")
@@ -51,7 +51,7 @@ def writer(source: ArchiveSource, topic: str, records: int, folder: Path) -> Non
 def pipeline(
     spark: Any, source: ArchiveSource, topic: str, records: int, rounds: int, to: Path
 ) -> None:
-    """Whole runs into an empty folder, commits included, then a verification."""
+    """Measure whole runs into an empty folder, with commits, then verify."""
     options = ArchiveOptions(rows_per_file=max(20_000, records // 8))
 
     def run() -> None:
@@ -67,7 +67,7 @@ def pipeline(
 
 
 def main() -> None:
-    """Make the messages, measure, clean up."""
+    """Make the messages, measure, remove the files."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--live", action="store_true")
     parser.add_argument("--records", type=int, default=1_000_000)
@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def everything(asked: argparse.Namespace, source: ArchiveSource, topic: str, folder: Path) -> None:
-    """The writer alone, then the pipeline."""
+    """Measure the writer alone, then the pipeline."""
     writer(source, topic, asked.records, folder / "alone")
     if asked.without_spark:
         return

@@ -1,11 +1,11 @@
-"""Bulk pulls of one reader: records a second, and processor time of broker and reader.
+"""Measures bulk pulls of one reader: records a second, processor time of broker and reader.
 
     .venv/bin/python -m bench.bulk_pull [--records 1000000] [--queues 4] [--rounds 5] [--mib 4]
 
-Makes a store of records with bodies of 100-200 bytes and four properties, in queues that were
-written in turn, serves it by `cometmq up` in a process of its own, and reads every queue to its
-end by bulk pulls, one request ahead.  The reader only receives; what it received is compared with
-the store (count of records, CRC of all their bytes) in one round that is not measured.
+The script makes a store of records with bodies of 100-200 bytes and four properties, in queues that
+were written in turn.  It serves the store by `cometmq up` in another process and reads every queue
+to its end by bulk pulls, one request ahead.  The reader only receives.  One round that is not
+measured compares the received records with the store, by count and CRC.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def cpu_s(pid: int) -> float:
 def read_queue(
     live: LiveCluster, queue: QueueId, end: int, max_bytes: int, crc: int | None
 ) -> tuple[int, int, int | None]:
-    """Records, bytes and, if one was given, the CRC of a queue's records."""
+    """The number of a queue's records, their bytes and, if ``crc`` is not None, their CRC."""
     channel = live.take_channel(live.address(queue))
     here = count = byte_count = 0
 
@@ -70,7 +70,7 @@ def read_queue(
 
 
 def checksum(root: Path, queue_id: int) -> int:
-    """CRC of a queue's records, from the files."""
+    """The CRC of a queue's records in the store's files."""
     log = (root / "commitlog" / f"{0:020d}").read_bytes()
     raw = (root / "consumequeue" / TOPIC / str(queue_id) / f"{0:020d}").read_bytes()
     crc = 0

@@ -1,4 +1,4 @@
-"""What SQL92 filters cost on one core: evaluations, bitmaps, making one.
+"""Measures what SQL92 filters cost on one core: parsing, evaluation, bitmaps.
 
     chrt -f 10 taskset -c 0 .venv/bin/python -m bench.filter_rates [--rounds 7]
 
@@ -50,7 +50,7 @@ def nanoseconds(work: Callable[[], object], rounds: int, calls: int = CALLS) -> 
 
 
 def show(what: str, cost_ns: float) -> None:
-    """One line."""
+    """Print one line of the result."""
     print(f"{cost_ns:10,.0f} ns {1e9 / cost_ns:14,.0f} /s  {what}")
 
 

@@ -1,4 +1,4 @@
-"""What a subscription that matches 1 % of a topic, or all of it, costs the broker.
+"""Measures the broker's cost of a subscription that matches 1 % of a topic, or all of it.
 
     chrt -f 10 taskset -c 0 .venv/bin/python -m bench.filtered_pulls [--messages N] [--rounds N]
 
@@ -37,7 +37,7 @@ BULK_COUNT = 512
 
 
 class Nobody:
-    """The connection of these pulls: keeps the last answer."""
+    """The connection of these pulls; it stores the last answer."""
 
     is_closed = False
     peer = "bench"
@@ -49,13 +49,13 @@ class Nobody:
         self.frame: Any = None
 
     def send(self, frame: object) -> None:
-        """Keep it."""
+        """Store the answer."""
         self.frame = frame
         self.answered.set()
 
 
 def fill(broker: Broker, count: int) -> None:
-    """Messages of a hundred classes in turn."""
+    """Store messages of a hundred classes in turn."""
     store = broker.state.store
     body = bytes(256)
     for number in range(count):
@@ -79,12 +79,12 @@ async def saved(broker: Broker) -> None:
     """Wait until all units are in their files."""
     queue = broker.state.store._queues.find(TOPIC, 0)
     assert queue is not None
-    while queue.written < queue.max:  # noqa: ASYNC110 - nobody tells
+    while queue.written < queue.max:  # noqa: ASYNC110 - the store has no event for this
         await asyncio.sleep(0.05)
 
 
 async def read(broker: Broker, ext: dict[str, str], *, in_bulk: bool = False) -> float:
-    """Pull the topic from end to end; processor seconds."""
+    """Pull the whole topic; return the processor seconds."""
     pull = broker.services.pull
     reader = Nobody()
     nobody = cast("ServerConnection", reader)
@@ -114,14 +114,14 @@ async def read(broker: Broker, ext: dict[str, str], *, in_bulk: bool = False) ->
 
 
 def following(frame: Any) -> int:
-    """The next offset that an answer says."""
+    """The next offset in an answer."""
     head = bytes(frame[0] if isinstance(frame, list) else frame[:1024])
     place = head.index(b'"nextBeginOffset":"') + len(b'"nextBeginOffset":"')
     return int(head[place : head.index(b'"', place)])
 
 
 async def measure(count: int, rounds: int, *, has_bitmaps: bool, root: str) -> dict[str, float]:
-    """Nanoseconds of processor time for each message of the topic."""
+    """The nanoseconds of processor time per message of the topic."""
     config = load_config(
         overrides={
             "listenPort": 0,

@@ -1,7 +1,7 @@
-"""The command: which rows, how long, where; then the report and an exit code.
+"""The command `cometmq bench`: selects rows, runs them, prints the report, returns the exit code.
 
-Exit code 0 says that every row ran and everything acknowledged was read back unharmed; missed
-targets are printed, not punished, since they depend on the machine.
+Exit code 0 means that every row ran and every acknowledged message was read back unchanged.  A
+missed target is printed but does not change the exit code, since it depends on the machine.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _chosen(suites: Sequence[str], only: Sequence[str]) -> tuple[list[Load], lis
     operations += [KINDS] if every or KINDS in wanted else []
     if only:
         loads = [load for load in loads if any(part in load.name for part in only)]
-        # "start" is meant as such, although "restart" contains it.
+        # "start" selects the operation of this name only, although "restart" contains it.
         operations = [
             name
             for name in operations
@@ -114,7 +114,7 @@ def _list_rows(against: str | None) -> None:
 @click.command(
     "bench",
     short_help="Measure throughput and latency.",
-    # Its own, since a command that is first run outside the group keeps what it found then.
+    # The command has its own settings: click keeps those of its first run outside the group.
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option(
@@ -270,9 +270,9 @@ def _list_rows(against: str | None) -> None:
 def bench_command(**options: Any) -> int:  # fmt: skip
     """Measure throughput and latency, and read back everything that was acknowledged.
 
-    Each row gets a fresh broker process on one core and a load generator on another. In turn
-    with it the same load runs against an echo server that only parses and answers, so that
-    figures can be compared between machines as a share of echo. A row counts only when every
+    Each row gets a fresh broker process on one core and a load generator on another. Rounds
+    against the broker alternate with rounds of the same load against an echo server, which only
+    parses and answers. The share of echo compares machines. A row counts only when every
     acknowledged message was read back with the right checksum. Exit code 1: a row failed.
     """
     if options["list_rows"]:
@@ -396,7 +396,7 @@ def _operate(
 
 
 def _kind_loads(only: Sequence[str]) -> tuple[Load, ...]:
-    """The kinds that are wanted, and the plain messages they are compared with."""
+    """The loads of the wanted kinds, and the plain messages for comparison."""
     wanted = [
         load for load in KIND_LOADS[1:] if any(part in load.name for part in only if part != KINDS)
     ]

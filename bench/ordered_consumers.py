@@ -1,10 +1,10 @@
-"""What a push consumer costs by the order it keeps: none, by queue, by message group.
+"""Measures a push consumer's cost by its order: none, by queue, by message group.
 
     chrt -f 10 taskset -c 0 .venv/bin/python -m bench.ordered_consumers [--messages N] [--rounds N]
 
 One process holds a name server, a broker and the consumers, over real sockets: its processor time
-from the first message to the last, by message, best round.  So the broker's share is in every
-figure alike.  The handlers look at the body; messages have 100 bytes and belong to 100 groups in
+from the first message to the last, per message, of the best round.  Every figure includes the
+broker's share.  The handlers read the body; messages have 100 bytes and belong to 100 groups in
 turn, on 8 queues.
 """
 
@@ -28,7 +28,7 @@ BATCH = 100
 
 
 async def fill(producer: Producer, count: int) -> None:
-    """Messages of a hundred groups in turn."""
+    """Send messages of a hundred groups in turn."""
     await producer.create_topic(TOPIC, queue_count=8)
     body = b"x" * 100
     for first in range(0, count, BATCH):
@@ -41,7 +41,7 @@ async def fill(producer: Producer, count: int) -> None:
 
 
 async def consume(name_server: str, group: str, count: int, kind: str, order: Order) -> float:
-    """Processor seconds from the first message to the last."""
+    """Consume all messages; return the processor seconds from the first to the last."""
     done = asyncio.Event()
     seen, start = 0, 0.0
     loop = asyncio.get_running_loop()
@@ -80,7 +80,7 @@ async def consume(name_server: str, group: str, count: int, kind: str, order: Or
 
 
 async def measure(count: int, rounds: int) -> dict[tuple[str, str], float]:
-    """Microseconds of processor time for each message, by kind of handler and order."""
+    """The microseconds of processor time per message, by kind of handler and order."""
     best: dict[tuple[str, str], float] = {}
     async with (
         embedded_cluster() as cluster,

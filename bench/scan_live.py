@@ -1,4 +1,4 @@
-"""Rows a second of `cometmq.arrow.scan` over a running broker, and processor time of both sides.
+"""Measures rows a second of `cometmq.arrow.scan` over a broker, and CPU time of both sides.
 
     .venv/bin/python -m bench.scan_live [--records 1000000] [--queues 4] [--rounds 3]
 
@@ -29,7 +29,7 @@ TOPIC = "Bench"
 
 
 def checksum(reader: Any) -> tuple[int, int, int]:
-    """Rows, and CRCs over all offsets and over all bodies, however they were cut into batches."""
+    """The number of rows, and CRCs of all offsets and of all bodies, independent of batches."""
     rows = offsets_crc = crc = 0
     for batch in reader:
         rows += batch.num_rows
@@ -42,7 +42,7 @@ def checksum(reader: Any) -> tuple[int, int, int]:
 
 
 def main() -> None:
-    """Print a line for each set of columns."""
+    """Measure and print a line for each set of columns."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--queues", type=int, default=4)

@@ -1,9 +1,9 @@
-"""Rows a second of `cometmq.arrow.scan` on one core, over a store it makes.
+"""Measures rows a second of `cometmq.arrow.scan` on one core, over a store that it makes.
 
     nice .venv/bin/python -m bench.scan_store [--records 1000000] [--rounds 5] [--store DIR]
 
-Records have bodies of 100-200 bytes and four properties and lie in four queues in turn: what the
-targets were set for.  Prints each round and the median, by the wall clock and by
+Records have bodies of 100-200 bytes and four properties and lie in four queues in turn; the targets
+are set for such a store.  Prints each round and the median, by the wall clock and by
 CPU time, as other programs may share the machine.
 """
 
@@ -84,9 +84,9 @@ def make_store(root: Path, records: int, queues: int = QUEUES) -> None:
 
 
 def bare(root: Path) -> int:
-    """Four columns of each queue, no record looked at twice and nothing compared; how many rows.
+    """Read four columns of each queue without any check; return the number of rows.
 
-    What memory and the two libraries cost by themselves: the scan's target was set by it.
+    This is the cost of memory and of the two libraries; the scan's target was derived from it.
     """
     count, made = 0, None
     file = next((root / "commitlog").iterdir())
@@ -113,7 +113,7 @@ def bare(root: Path) -> int:
 
 
 def in_parts(root: Path, columns: Sequence[str], *, has_properties: bool = False) -> int:
-    """As the tasks of Spark's source read it, each mapping the log anew; how many rows."""
+    """Read like the tasks of Spark's source, which map the log each; return the number of rows."""
     options = parse_options(topic="Bench", columns=columns, include_properties=has_properties)
     return sum(
         batch.num_rows
@@ -129,7 +129,7 @@ def measure(
     read: Callable[[Path], int] | None = None,
     **options: object,
 ) -> None:
-    """Scan it all some times, dropping each batch, or read it as `read` does."""
+    """Scan the store several times and drop each batch, or call ``read`` instead."""
     walls, cpus = [], []
     for _ in range(rounds):
         wall, cpu = time.perf_counter(), time.process_time()
@@ -148,13 +148,13 @@ def measure(
 
 
 def main() -> None:
-    """Make or take a store, then the rows of the table."""
+    """Make or open a store, then print the rows of the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--store", type=Path, help="a folder to keep the store in")
     arguments = parser.parse_args()
-    # One core: nothing of Arrow's may spread.
+    # One core: Arrow must not use other threads.
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
     print(f"pyarrow {pa.__version__}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")

@@ -1,13 +1,13 @@
-"""How fast Spark reads topics and stores, and how soon a message is a row.
+"""Measures how fast Spark reads topics and stores, and the delay from message to row.
 
     .venv/bin/python -m bench.spark_sources store|prepared|live|stream|latency|soak|all
 
 `store` reads a store directory without a broker.  `prepared` counts one batch of such a store that
-a source yields again and again: the least that a source in Python costs.  `live` and `stream` read
-topics of a broker that shares the machine, in batches and as a stream; `latency` measures from a
-message's store time to its row in the driver, at a trigger of 100 ms; `soak` reads a growing topic
-and prints the memory of all processes.  Bodies have 100 to 200 bytes.  Every figure stands beside
-the processor time of the whole process tree and the load of the machine.
+a source yields again and again: this is the minimum cost of a Python source.  `live` and `stream`
+read topics of a broker that shares the machine, in batches and as a stream; `latency` measures from
+a message's store time to its row in the driver, at a trigger of 100 ms; `soak` reads a growing
+topic and prints the memory of all processes.  Bodies have 100 to 200 bytes.  Every figure stands
+beside the processor time of the whole process tree and the load of the machine.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ FIVE = "topic string, queueId int, queueOffset bigint, body binary, storeTimesta
 QUEUES = 4
 TOPIC = "Bench"
 WARM_BATCHES = 40
-#: A broker that does not end by itself must not hold a figure back.
+#: A broker that does not end by itself must not delay a result.
 END_S = 30
 
 
 def conditions(spark: Any) -> None:
-    """What the figures depend on."""
+    """Print the conditions that the figures depend on."""
     import pyarrow as pa
 
     java = spark._jvm.java.lang.System.getProperty("java.version")
@@ -72,7 +72,7 @@ def cpu_s() -> float:
 
 
 def measure(what: str, rows: int, work: Callable[[], object], rounds: int) -> None:
-    """Run it once to warm up, then some times; rows a second of each, and the median."""
+    """Run `work` once to warm up, then `rounds` times; print rows a second and the median."""
     work()
     rates = []
     for _ in range(rounds):
@@ -90,7 +90,7 @@ def measure(what: str, rows: int, work: Callable[[], object], rounds: int) -> No
 
 @contextmanager
 def broker(folder: Path) -> Iterator[str]:
-    """A name server and broker in a process of its own; the name server's address."""
+    """Run a name server and broker in one process of their own; yield the name server's address."""
     command = [sys.executable, "-m", "cometmq", "up", "--store", str(folder / "store")]
     with subprocess.Popen(
         [*command, "--name-server-port=0", "--broker-port=0", "--set", "brokerName=broker-a"],
@@ -112,7 +112,7 @@ def broker(folder: Path) -> Iterator[str]:
 
 
 def fill(name_server: str, records: int, *, seed: int = 5) -> None:
-    """Send records in batches of a thousand, queue by queue in turn."""
+    """Send records in batches of a thousand to the queues in turn."""
     chance = random.Random(seed)
     bodies = [chance.randbytes(chance.randint(100, 200)) for _ in range(1000)]
     with Producer("bench", name_server=name_server) as producer:
@@ -129,7 +129,7 @@ def fill(name_server: str, records: int, *, seed: int = 5) -> None:
 
 @contextmanager
 def filled(folder: Path, records: int) -> Iterator[str]:
-    """A broker whose topic holds the records."""
+    """Run a broker whose topic holds the records."""
     with broker(folder) as name_server:
         with Admin(name_server=name_server) as admin:
             admin.create_topic(TOPIC, queue_count=QUEUES)
@@ -140,7 +140,7 @@ def filled(folder: Path, records: int) -> Iterator[str]:
 
 
 def reads(reader: Any, load: Callable[[Any], Any], records: int, rounds: int, folder: Path) -> None:
-    """The batch figures of one source."""
+    """Measure batch reads of one source."""
 
     def count(narrow: Any) -> None:
         assert load(narrow).count() == records
@@ -165,7 +165,7 @@ def reads(reader: Any, load: Callable[[Any], Any], records: int, rounds: int, fo
 
 
 def run_store(spark: Any, arguments: argparse.Namespace, folder: Path) -> None:
-    """A store directory, without a broker."""
+    """Measure reads of a store directory, without a broker."""
     root = folder / "made"
     make_store(root, arguments.records)
 
@@ -184,11 +184,11 @@ class PreparedReader(DataSourceReader):
         self.rows = rows
 
     def partitions(self) -> list[InputPartition]:
-        """The rows of each."""
+        """The number of rows of each part."""
         return [InputPartition(self.rows // 4)] * 4
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The batch, and at last a part of it."""
+        """Yield the batch again and again, and finally a part of it."""
         import pyarrow as pa
 
         with pa.OSFile(self.path) as file:
@@ -202,16 +202,16 @@ class PreparedSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format(...)` takes."""
+        """The name for `format(...)`."""
         return "prepared"
 
     def reader(self, schema: Any) -> PreparedReader:
-        """The columns are the file's."""
+        """A reader whose columns are those of the file."""
         return PreparedReader(self.options["path"], int(self.options["rows"]))
 
 
 def run_prepared(spark: Any, arguments: argparse.Namespace, folder: Path) -> None:
-    """Counts of a source that does nothing."""
+    """Count the rows of a source that does nothing."""
     import pyarrow as pa
 
     rows = arguments.records // 4 * 4
@@ -239,7 +239,7 @@ def run_prepared(spark: Any, arguments: argparse.Namespace, folder: Path) -> Non
 
 
 def run_live(spark: Any, arguments: argparse.Namespace, folder: Path) -> None:
-    """Batch reads of a running broker."""
+    """Measure batch reads of a running broker."""
     with filled(folder, arguments.records) as name_server:
 
         def reader() -> Any:
@@ -250,7 +250,7 @@ def run_live(spark: Any, arguments: argparse.Namespace, folder: Path) -> None:
 
 
 def stream_of(spark: Any, name_server: str, **options: str) -> Any:
-    """A stream of the topic, five columns."""
+    """A stream of the topic with five columns."""
     return (
         spark.readStream.format("cometmq")
         .schema(FIVE)
@@ -262,7 +262,7 @@ def stream_of(spark: Any, name_server: str, **options: str) -> Any:
 
 
 def run_stream(spark: Any, arguments: argparse.Namespace, folder: Path) -> None:
-    """A stream from the beginning to the end, in micro-batches of `--trigger-rows`."""
+    """Measure a stream from the topic's beginning to its end, in batches of `--trigger-rows`."""
     with filled(folder, arguments.records) as name_server:
         number = iter(range(1000))
 
@@ -285,7 +285,7 @@ def run_stream(spark: Any, arguments: argparse.Namespace, folder: Path) -> None:
 
 
 class Latencies:
-    """What a stream's batches took to arrive, in ms; ends between two of them."""
+    """The delays of a stream's rows in ms; the query is stopped between two batches."""
 
     def __init__(self) -> None:
         self.waited_ms: list[float] = []
@@ -294,7 +294,7 @@ class Latencies:
         self._is_over = False
 
     def take(self, frame: Any, _: int) -> None:
-        """One micro-batch."""
+        """Note the delays of one micro-batch."""
         with self._lock:
             if self._is_over:
                 return
@@ -315,7 +315,7 @@ class Latencies:
 
 
 def wait_until(what: str, is_met: Callable[[], bool], query: Any, limit_s: float = 60) -> None:
-    """Poll; after the limit, or when the query has died, say what did not come."""
+    """Poll until `is_met`; raise when the limit has passed or the query has ended."""
     deadline_s = time.monotonic() + limit_s
     while not is_met():
         if not query.isActive:
@@ -326,7 +326,7 @@ def wait_until(what: str, is_met: Callable[[], bool], query: Any, limit_s: float
 
 
 def run_latency(spark: Any, arguments: argparse.Namespace, folder: Path) -> None:
-    """From store time to the row in the driver, twenty messages a second."""
+    """Measure the delay from store time to the driver's row, at twenty messages a second."""
     seen = Latencies()
     with filled(folder, 1000) as name_server:
         query = (
@@ -336,7 +336,7 @@ def run_latency(spark: Any, arguments: argparse.Namespace, folder: Path) -> None
             .trigger(processingTime="100 milliseconds")
             .start()
         )
-        # A stream from `latest` begins where its first, empty batch finds the queues to end.
+        # A stream from `latest` begins at the queues' ends when its first, empty batch is planned.
         wait_until("the first batch", lambda: bool(query.recentProgress), query)
         sent = 0
         with Producer("bench", name_server=name_server) as producer:
@@ -368,7 +368,7 @@ def run_latency(spark: Any, arguments: argparse.Namespace, folder: Path) -> None
 
 
 def run_soak(spark: Any, arguments: argparse.Namespace, folder: Path) -> None:
-    """A stream behind a producer; memory of this process and all below it, as it goes."""
+    """Let a stream follow a producer; print the memory of this process and all its children."""
     with filled(folder, 1000) as name_server:
         sender = threading.Thread(target=fill, args=(name_server, arguments.records), daemon=True)
         query = (
@@ -407,7 +407,7 @@ RUNS = {
 
 
 def main() -> None:
-    """Parse, start Spark, run."""
+    """Parse the options, start Spark, run the measurements."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=[*RUNS, "all"])
     parser.add_argument("--records", type=int, default=1_000_000)

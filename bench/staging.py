@@ -1,10 +1,10 @@
-"""How fast batches are staged and published, and what that costs sends to the same queues.
+"""Measures how fast batches are staged and published, and the delay of sends to the same queues.
 
     .venv/bin/python -m bench.staging [--rows 200000] [--flush SYNC_FLUSH] [--rounds 3]
 
-One broker process, one staging client in this process, and one thread that sends one message
-after the other to the same topic all the while. Bodies have 120 bytes, with one tag and one key.
-Processor times are those of the broker; the load of the machine stands beside them.
+There are one broker process, one staging client in this process, and one thread that sends messages
+one after the other to the same topic during the whole run. Bodies have 120 bytes, with one tag and
+one key. Processor times are those of the broker; the load of the machine stands beside them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BODY = bytes(120)
 
 
 class Broker:
-    """`cometmq up` on a folder."""
+    """A process of `cometmq up` on a folder."""
 
     def __init__(self, folder: Path, flush: str) -> None:
         self.process = subprocess.Popen(
@@ -45,18 +45,18 @@ class Broker:
         self.name_server = ready[1]
 
     def cpu_s(self) -> float:
-        """Processor time so far."""
+        """The process's CPU seconds."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> None:
-        """End it."""
+        """End the process."""
         self.process.terminate()
         self.process.wait(timeout=30)
 
 
 class Sender(threading.Thread):
-    """Sends one message after the other; how long each took, in ms, by phase."""
+    """Sends messages one after the other and notes the time of each in ms, by phase."""
 
     def __init__(self, name_server: str) -> None:
         super().__init__(daemon=True)
@@ -66,7 +66,7 @@ class Sender(threading.Thread):
         self._is_over = threading.Event()
 
     def run(self) -> None:
-        """Until `stop`."""
+        """Send until `stop`."""
         with cometmq.sync.Producer("bench", name_server=self._name_server) as producer:
             while not self._is_over.is_set():
                 phase, begun = self.phase, time.perf_counter()
@@ -74,13 +74,13 @@ class Sender(threading.Thread):
                 self.took_ms[phase].append((time.perf_counter() - begun) * 1000)
 
     def stop(self) -> None:
-        """Let it end."""
+        """Tell the thread to end."""
         self._is_over.set()
         self.join()
 
 
 def one_round(broker: Broker, sender: Sender, batch_id: int, rows: int) -> None:
-    """Stage a batch, publish it, say what both took."""
+    """Stage a batch, publish it, print the time of both."""
     with cometmq.sync.Staging(broker.name_server, "bench") as staging:
         sender.phase = "staging"
         cpu_s, begun = broker.cpu_s(), time.perf_counter()
@@ -103,7 +103,7 @@ def one_round(broker: Broker, sender: Sender, batch_id: int, rows: int) -> None:
 
 
 def run(flush: str, rows: int, rounds: int) -> None:
-    """All rounds with one flush mode."""
+    """Run all rounds with one flush mode."""
     with tempfile.TemporaryDirectory(prefix="cometmq-staging-") as folder:
         broker = Broker(Path(folder), flush)
         try:

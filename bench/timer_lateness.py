@@ -1,12 +1,11 @@
-"""How late a broker without other work delivers timed messages.
+"""Measures how late an otherwise idle broker delivers timed messages.
 
     .venv/bin/python -m bench.timer_lateness [--messages 2000] [--seconds 40] [--precision 1000]
 
-Messages are stored first, with times spread by chance over the seconds that follow.  How late one
-is, is its store time in its topic less the time that was asked for, both in whole milliseconds of
-one clock.  Other programs on the machine count as lateness here, so the load is printed; the
-longest sleep of this process beyond what it asked for says what the machine itself adds.
-Asked: none early, at most 100 ms late.
+Messages are stored first, with random times in the following seconds.  The lateness of a message is
+its store time in its topic minus the requested time, both in whole milliseconds of one clock.
+Other programs on the machine add to it, so the load is printed.  The longest oversleep of this
+process shows the machine's own share.  The target: no message early, none more than 100 ms late.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ WINDOW = 64
 
 
 def store(client: RawClient, times_ms: list[int]) -> None:
-    """Send one message for each time; every answer must be 0."""
+    """Send one message for each time; the code of every answer must be 0."""
     for first in range(0, len(times_ms), WINDOW):
         window = times_ms[first : first + WINDOW]
         frames = []
@@ -52,7 +51,7 @@ def store(client: RawClient, times_ms: list[int]) -> None:
 
 
 def delivered(client: RawClient, queue_offset: int) -> list[StoredMessage]:
-    """What readers see from an offset on."""
+    """The messages that readers see from an offset on."""
     ext = {
         "consumerGroup": "g", "topic": "Late", "queueId": "0", "queueOffset": str(queue_offset),
         "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
@@ -63,7 +62,7 @@ def delivered(client: RawClient, queue_offset: int) -> list[StoredMessage]:
 
 
 class Sleeper(threading.Thread):
-    """Sleeps 5 ms at a time, and notes the longest it took beyond that."""
+    """Sleeps 5 ms again and again, and notes the longest oversleep."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -71,7 +70,7 @@ class Sleeper(threading.Thread):
         self.is_over = False
 
     def run(self) -> None:
-        """Until told."""
+        """Sleep until told to stop."""
         while not self.is_over:
             begun = time.perf_counter()
             time.sleep(0.005)
@@ -79,7 +78,7 @@ class Sleeper(threading.Thread):
 
 
 def main() -> None:
-    """Store, wait, and print how late they were."""
+    """Store the messages, wait for them, and print their lateness."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=2_000)
     parser.add_argument("--seconds", type=int, default=40)

@@ -1,11 +1,11 @@
-"""Broker cost of a transaction (half message and commit) beside that of an ordinary send.
+"""Compares the broker's cost of a transaction (half message and commit) with that of a plain send.
 
     nice .venv/bin/python -m bench.transactions [--messages 20000] [--rounds 5]
 
 One connection keeps 64 requests in flight, single messages of 1 KiB.  The cost is the processor
 time of the broker's process, user and system, for each message, so other programs on the machine
-disturb it little.  The rounds of both kinds alternate; the median is printed.  Asked: at most four
-times an ordinary message.
+disturb it little.  The rounds of both kinds alternate; the median is printed.  The target is at
+most four times an ordinary message.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Request = tuple[int, dict[str, str], bytes]
 
 
 def send_request(number: int, more: str = "") -> Request:
-    """A message as Java's client sends it."""
+    """The request by which Java's client sends a message."""
     ext = {
         "a": GROUP, "b": "Bench", "c": "TBW102", "d": "4", "e": str(number % 4), "f": "0",
         "g": str(CLOCK.now_ms()), "h": "0", "j": "0", "k": "false", "m": "false",
@@ -49,7 +49,7 @@ def half_request(number: int) -> Request:
 
 
 def end_request(half: RemotingCommand) -> Request:
-    """The commit of a half message, by what its send was answered."""
+    """The commit of the half message whose send had the answer ``half``."""
     given = half.ext_fields
     ext = {
         "producerGroup": GROUP,
@@ -63,7 +63,7 @@ def end_request(half: RemotingCommand) -> Request:
 
 
 def exchange(client: RawClient, requests: list[Request]) -> Iterator[RemotingCommand]:
-    """Send in windows; every answer must be 0."""
+    """Send in windows and yield the answers, whose code must be 0."""
     for first in range(0, len(requests), WINDOW):
         window = requests[first : first + WINDOW]
         client.send(b"".join([client.frame(*request) for request in window]))
@@ -81,7 +81,7 @@ def processor_us(server: Server) -> float:
 
 
 def measure(server: Server, client: RawClient, count: int, *, is_transaction: bool) -> float:
-    """Microseconds of the broker for each message of one round."""
+    """The broker's CPU microseconds for each message of one round."""
     make = half_request if is_transaction else send_request
     requests = [make(number) for number in range(count)]
     before = processor_us(server)
@@ -97,7 +97,7 @@ def measure(server: Server, client: RawClient, count: int, *, is_transaction: bo
 
 
 def delivered(client: RawClient) -> int:
-    """Messages readers see in the first queue."""
+    """The number of messages that readers see in the first queue."""
     ext = {
         "consumerGroup": "g", "topic": "Bench", "queueId": "0", "queueOffset": "0",
         "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
@@ -109,7 +109,7 @@ def delivered(client: RawClient) -> int:
 
 
 def main() -> None:
-    """Run the rounds and print what they cost."""
+    """Run the rounds and print their costs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=5)

@@ -3,17 +3,23 @@
 `make docs` runs this; tests/docs/test_reference.py refuses pages that differ from the code.
 """
 
+import ast
 import inspect
+import re
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 import click
 
 import cometmq
+import cometmq.app
+import cometmq.sync
 from cometmq.broker.admin.config import LIVE_KEYS
 from cometmq.broker.base.config import DEMANDS, effective_keys, ignored_keys
 from cometmq.cli.main import root
@@ -215,38 +221,67 @@ def client_page() -> str:
         "# The client's names\n",
         NOTICE,
         "Import all of these from `cometmq`.\n"
-        "`cometmq.sync` has `Producer`, `TransactionProducer`, `PushConsumer`, `PullConsumer` and "
-        "`Admin` with the same "
-        "names and signatures, without `async` and `await`; `async with` is `with` there, and "
-        "`async for` is `for`.\n"
+        "`cometmq.sync` has `Producer`, `TransactionProducer`, `PushConsumer`, `PullConsumer`, "
+        "`Staging`, `Admin` and `Connection` with the same names and arguments and with blocking "
+        "calls: leave "
+        "out `await`, and write `with` and `for` instead of `async with` and `async for`.\n"
         "Times are in milliseconds, sizes in bytes.\n"
         "Every error is a `cometmq.errors.CometError`.\n"
         "Mistakes in arguments and messages are also `TypeError` or `ValueError`,"
         " `RequestTimeout` is a `TimeoutError`, `ConnectFailed` a `ConnectionError`.\n",
     ]
-    parts += ["## What a handler returns\n", _handler_text() + "\n"]
-    classes = {name for name in cometmq.__all__ if inspect.isclass(getattr(cometmq, name))}
+    classes = {
+        name
+        for name in set(cometmq.__all__) - set(cometmq.app.__all__)
+        if inspect.isclass(getattr(cometmq, name))
+    }
     for heading, names in _CLIENT_ORDER.items():
         parts.append(f"## {heading}\n")
         for name in names:
             parts += _class_parts(name, getattr(cometmq, name))
+            if name == "PushConsumer":
+                parts += ["### What a handler returns\n", *_doc_parts(_handler_text())]
             classes.remove(name)
     assert not classes, f"no section names {sorted(classes)}"
+    return "\n".join(parts)
+
+
+def app_page() -> str:
+    """Every public name of `cometmq.app`, and the options that an App passes through."""
+    parts = [
+        "# The App's names\n",
+        NOTICE,
+        "`App` and `SchemaError` are names of `cometmq` too; import the others from "
+        "`cometmq.app`.\n"
+        "How to use them: [Write an App](../how-to/write-an-app.md).\n",
+        "`cometmq.sync.App` has the same arguments and decorators; its `send` and `request` wait, "
+        "and `with app` starts and stops it.\n",
+        "What a handler returns means what it means to a `PushConsumer`: "
+        "[the client's names](client.md#what-a-handler-returns).\n",
+    ]
+    names = [*_APP_ORDER, *sorted(set(cometmq.app.__all__) - set(_APP_ORDER))]
+    for name in names:
+        parts += _class_parts(name, getattr(cometmq.app, name))
     return "\n".join(parts)
 
 
 def _handler_text() -> str:
     """The text that stands below `Handler` in its module, where no object holds it."""
     source = inspect.getsource(handlers)
-    return source.partition("\nHandler")[2].partition('"""')[2].partition('"""')[0].strip()
+    return source.partition("\nHandler:")[2].partition('"""')[2].partition('"""')[0].strip()
 
 
 def _class_parts(name: str, value: type) -> list[str]:
     parts = [f"### {name}\n"]
     if not issubclass(value, Enum) and value not in _NOT_MADE_BY_PROGRAMS:
         # Not marked as Python: the formatter would break the lines.
-        parts.append(f"```text\n{_call(name, value)}\n```\n")
-    parts.append(f"```text\n{inspect.getdoc(value)}\n```\n")
+        call = textwrap.fill(_call(name, value), 88, subsequent_indent="    ")
+        parts.append(f"```text\n{call}\n```\n")
+    # The asyncio class refers to the synchronous one for its arguments.
+    parts += _doc_parts(inspect.getdoc(cometmq.sync.Staging if name == "Staging" else value))
+    fields = _documented_fields(value)
+    if fields:
+        parts.append("\n".join(_table(("Field", "Meaning"), fields)) + "\n")
     if issubclass(value, Enum):
         parts.append(", ".join(f"`{member}`" for member in value.__members__) + "\n")
         return parts
@@ -256,8 +291,8 @@ def _class_parts(name: str, value: type) -> list[str]:
             method in base.__dict__ and base.__module__.startswith("cometmq")
             for base in value.__mro__
         )
-        is_plumbing = is_inherited_plumbing or (method in _PLUMBING and name != "Admin")
-        if method.startswith("_") or is_plumbing:
+        is_plumbing = method in _PLUMBING and (name, method) != ("App", "serve")
+        if method.startswith("_") or is_inherited_plumbing or is_plumbing:
             continue
         text = (inspect.getdoc(member) or "").partition("\n\n")[0].replace("\n", " ")
         if inspect.isfunction(member):
@@ -266,8 +301,60 @@ def _class_parts(name: str, value: type) -> list[str]:
         elif isinstance(member, property):
             rows.append(f"| `{method}` | {_cell(text)} |")
     if rows:
-        parts.append("| Method | What it does |\n|---|---|\n" + "\n".join(rows) + "\n")
+        parts.append("| Name | Meaning |\n|---|---|\n" + "\n".join(rows) + "\n")
+    for method in _DETAILED.get(name, ()):
+        parts += [f"#### {name}.{method}\n", *_doc_parts(inspect.getdoc(getattr(value, method)))]
     return parts
+
+
+#: A docstring's section of names, and the column that holds its texts.
+_SECTIONS: Final = {"Args:": ("Argument", "Meaning"), "Raises:": ("Error", "When")}
+
+
+def _doc_parts(doc: str | None) -> list[str]:
+    """A docstring as Markdown: its paragraphs, examples as code, sections of names as tables."""
+    parts = []
+    blocks: list[str] = []
+    for block in (doc or "").split("\n\n"):
+        if blocks and block.startswith("    ") and blocks[-1].startswith("    "):
+            blocks[-1] += f"\n\n{block}"  # an empty line does not end an example
+        else:
+            blocks.append(block)
+    for block in blocks:
+        head, _, rest = block.partition("\n")
+        if head in _SECTIONS:
+            parts.append("\n".join(_table(_SECTIONS[head], _names(rest))) + "\n")
+        elif block.startswith("    "):
+            parts.append(f"```text\n{textwrap.dedent(block)}\n```\n")
+        else:
+            parts.append(_cell(" ".join(block.split())).replace("\\|", "|") + "\n")
+    return parts
+
+
+def _names(section: str) -> Iterator[tuple[str, str]]:
+    """The names of a section and their texts, which go on in lines with more indentation."""
+    for entry in re.split(r"\n(?=    \S)", section):
+        name, _, text = entry.partition(":")
+        yield name.strip(), _capital(" ".join(text.split()).replace("``", "`"))
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _documented_fields(value: type) -> list[tuple[str, str]]:
+    """The fields of a class whose texts stand below them, in the order of the class."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(value))).body
+    assert isinstance(definition, ast.ClassDef)
+    return [
+        (field.target.id, " ".join(text.value.value.split()).replace("``", "`"))
+        for field, text in pairwise(definition.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    ]
 
 
 def _call(name: str, value: Callable[..., object]) -> str:
@@ -295,18 +382,20 @@ class _Shown:
         """Enum members and functions by name, a fresh container as dots."""
         if isinstance(value, Enum):
             return cls(f"{type(value).__name__}.{value.name}")
-        if inspect.isfunction(value):
+        if value is inspect.Parameter.empty:
+            return value
+        if inspect.isfunction(value) or inspect.isclass(value):
             return cls(value.__name__.lstrip("_"))
         return cls("...") if repr(value) == "<factory>" else value
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("``", "`")
+    return " ".join(text.split()).replace("|", "\\|").replace("``", "`")
 
 
 #: The client page's sections, and the classes in each: what a program needs first stands first.
 _CLIENT_ORDER: Final[dict[str, tuple[str, ...]]] = {
-    "Sending": ("Message", "Producer", "SendResult", "SendStatus", "Reply"),
+    "Sending": ("Producer", "Message", "SendResult", "SendStatus", "Reply"),
     "Consuming": (
         "PushConsumer",
         "PullConsumer",
@@ -326,7 +415,7 @@ _CLIENT_ORDER: Final[dict[str, tuple[str, ...]]] = {
         "TransactionOutcome",
     ),
     "Staged batches": ("Staging", "StagedPart", "PublishResult", "PublishState"),
-    "Administration and connections": ("Admin", "SubscriptionGroupConfig", "Tls"),
+    "Administration and connections": ("Admin", "SubscriptionGroupConfig", "Connection", "Tls"),
     "Allocation strategies": (
         "AllocateAveragely",
         "AllocateAveragelyByCircle",
@@ -335,7 +424,17 @@ _CLIENT_ORDER: Final[dict[str, tuple[str, ...]]] = {
         "AllocateMachineRoomNearby",
     ),
 }
-_NOT_MADE_BY_PROGRAMS: Final = (cometmq.ReceivedMessage,)
+#: What a program needs first stands first on the App's page.
+_APP_ORDER: Final = ("App", "TopicProducer", "SchemaError", "HandlerStats", "AppTrial")
+#: Methods whose arguments the page lists.
+_DETAILED: Final = {"App": ("consumer", "send", "request")}
+_NOT_MADE_BY_PROGRAMS: Final = (
+    cometmq.ReceivedMessage,
+    cometmq.app.AppTrial,
+    cometmq.app.HandlerStats,
+    cometmq.app.Serializer,
+    cometmq.app.TopicProducer,
+)
 #: What the rooms of the client call on each other; public to them, of no use to a program.
 _PLUMBING: Final = frozenset(
     {
@@ -343,6 +442,7 @@ _PLUMBING: Final = frozenset(
         "after_fork",
         "apply_offset_reset",
         "assignments",
+        "block_ended",
         "commit_changed",
         "commit_hint",
         "concurrency",
@@ -355,30 +455,38 @@ _PLUMBING: Final = frozenset(
         "forget_topic",
         "give_back",
         "hold",
+        "is_astray",
         "is_orderly",
         "is_paused",
+        "learn_homes",
         "locked_ms",
         "may_consume",
         "name_servers",
+        "namespace",
         "next_batch",
         "next_ready",
         "now_ms",
         "offset_moved",
+        "open_shared",
         "producer_data",
         "rebalance_soon",
         "recheck_route",
         "renew_locks",
+        "room",
         "routes_changed",
         "run_directly",
+        "running_with",
         "serve",
         "skipped",
         "spawn",
         "started_ms",
         "status_table",
         "stored",
+        "takes",
         "topics",
         "try_again",
         "watch",
+        "within",
     }
 )
 
@@ -482,6 +590,7 @@ def _pipes(text: str) -> str:
 
 
 PAGES: Final[dict[str, Callable[[], str]]] = {
+    "reference/app.md": app_page,
     "reference/client.md": client_page,
     "reference/commands.md": commands_page,
     "reference/configuration.md": configuration_page,

@@ -1,4 +1,4 @@
-"""Hooks of `mkdocs build`: pages from outside docs/, and tabs whose source reads well too."""
+"""Hooks of `mkdocs build`: pages from outside docs/, tabs, and bars in the code of tables."""
 
 import re
 from pathlib import Path
@@ -12,6 +12,9 @@ ROOT_PAGES = ("CONTRIBUTING.md", "CHANGELOG.md")
 #: A block of tabs: bold lines name the tabs, so that the source reads well where there are none.
 TABS = re.compile(r"^<!-- tabs -->\n(.*?)^<!-- /tabs -->$", re.MULTILINE | re.DOTALL)
 
+#: Code in a row of a table.
+CODE = re.compile(r"`[^`\n]*`")
+
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the root's pages, with their links as seen from docs/."""
@@ -22,10 +25,20 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Point links at the root's pages of the site, and turn tab blocks into tabs."""
+    """Point links at the root's pages of the site, turn tab blocks into tabs, unescape bars.
+
+    GitHub needs a backslash before a bar in the code of a table; Python-Markdown would show it.
+    """
     for name in ROOT_PAGES:
         markdown = markdown.replace(f"](../{name}", f"]({name}")
+    markdown = re.sub(
+        r"^\|.*$", lambda row: CODE.sub(_unescaped, row[0]), markdown, flags=re.MULTILINE
+    )
     return TABS.sub(lambda block: _tabs(block[1]), markdown)
+
+
+def _unescaped(code: re.Match[str]) -> str:
+    return code[0].replace("\\|", "|")
 
 
 def _tabs(block: str) -> str:

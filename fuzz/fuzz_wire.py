@@ -1,11 +1,11 @@
-"""Throw spoilt frames, records and bodies at every decoder for some seconds.
+"""Give damaged frames, records and bodies to every decoder for some seconds.
 
     python fuzz/fuzz_wire.py --seconds 60 --seed 7
 
-Starts from the captured frames in tests/golden/wire, so that the damage lands deep inside real
-structures.  Anything but a value or a RemoteProtocolError is a finding: it is printed with the
-input as hex and the run ends with status 1.  The same seed gives the same inputs in the same
-order; ``--replay HEX --target NAME`` runs one again.
+The inputs are the captured frames in tests/golden/wire with changes, so that the damage is deep
+inside real structures.  Any outcome but a value or a RemoteProtocolError is a finding: it is
+printed with the input as hex, and the run ends with status 1.  The same seed gives the same inputs
+in the same order; ``--replay HEX --target NAME`` runs one input again.
 """
 
 import argparse
@@ -33,7 +33,9 @@ from cometmq.codec.stored_message import decode_message, decode_messages_lenient
 from cometmq.core.filter.consumer_filter import decode_filter_file  # noqa: E402
 from cometmq.core.filter.sql92.expression import Expression  # noqa: E402
 from cometmq.errors import ExpressionIllegal, RemoteProtocolError  # noqa: E402
-from cometmq.wire.body import bodies  # noqa: E402
+from cometmq.wire.body import admin as admin_body  # noqa: E402
+from cometmq.wire.body import client as client_body  # noqa: E402
+from cometmq.wire.body import route as route_body  # noqa: E402
 from cometmq.wire.command.command import RemotingCommand, encode_command  # noqa: E402
 from cometmq.wire.command.fastjson import loads_lenient  # noqa: E402
 from cometmq.wire.frame.connection import Connection  # noqa: E402
@@ -44,7 +46,7 @@ INPUT_BYTES_MAX = 20_000
 
 
 def read_commands(data: bytes) -> None:
-    """The bytes whole and in two pieces must give the same commands; then every part is decoded."""
+    """Check that whole and divided bytes give the same commands; then decode every part."""
     whole = read_stream([data])
     half = read_stream([data[: len(data) // 2], data[len(data) // 2 :]])
     if [command.opaque for command in whole] != [command.opaque for command in half]:
@@ -76,7 +78,7 @@ def readers_of(command: RemotingCommand) -> list[Callable[[], object]]:
 
 
 def read_record(data: bytes) -> None:
-    """One record strictly, all of them leniently."""
+    """Decode one record strictly and all records leniently."""
     messages, broken = decode_messages_lenient(data)
     size = sum(message.total_size for message in messages) + sum(item.size for item in broken)
     if size != len(data):
@@ -85,7 +87,7 @@ def read_record(data: bytes) -> None:
 
 
 def read_properties(data: bytes) -> None:
-    """Both readers agree."""
+    """Check that both readers of properties agree."""
     value = find_property(data, b"TAGS")
     expected = decode_properties(data).get("TAGS")
     if (None if value is None else value.decode("utf-8", "replace")) != expected:
@@ -93,7 +95,7 @@ def read_properties(data: bytes) -> None:
 
 
 def read_filter(data: bytes) -> None:
-    """Any text is a filter or the one error, and a filter answers every message."""
+    """Check that a text is a filter or ExpressionIllegal; a filter answers every message."""
     try:
         expression = Expression(data.decode("utf-8", "replace"))
     except ExpressionIllegal:
@@ -111,16 +113,16 @@ TARGETS: dict[str, Callable[[bytes], object]] = {
     "lz4": lambda data: decompress(data, 0x101, 1_000_000),
     "zstd": lambda data: decompress(data, 0x201, 1_000_000),
     "json": loads_lenient,
-    "heartbeat": bodies.HeartbeatData.decode,
-    "lock": bodies.LockBatchRequest.decode,
-    "reset": bodies.ResetOffsetBody.decode,
-    "running": bodies.ConsumerRunningInfo.decode,
-    "route": bodies.decode_topic_route,
-    "register": bodies.decode_register_broker_body,
-    "compressed": lambda data: bodies.decode_register_broker_body(data, compressed=True),
-    "groups": bodies.decode_group_config_wrapper,
-    "stats": bodies.decode_consume_stats,
-    "offsets": bodies.decode_consumer_offsets,
+    "heartbeat": client_body.HeartbeatData.decode,
+    "lock": client_body.LockBatchRequest.decode,
+    "reset": client_body.ResetOffsetBody.decode,
+    "running": client_body.ConsumerRunningInfo.decode,
+    "route": route_body.decode_topic_route,
+    "register": route_body.decode_register_broker_body,
+    "compressed": lambda data: route_body.decode_register_broker_body(data, compressed=True),
+    "groups": admin_body.decode_group_config_wrapper,
+    "stats": admin_body.decode_consume_stats,
+    "offsets": admin_body.decode_consumer_offsets,
     "filters": decode_filter_file,
     "extension": lambda data: list(walk_cq_ext(data)),
     "sql": read_filter,
@@ -137,7 +139,7 @@ FILTER_SEEDS: tuple[bytes, ...] = (
 
 
 def load_seeds() -> list[bytes]:
-    """Captured frames and their bodies."""
+    """The captured frames and their bodies."""
     seeds: list[bytes] = []
     for path in sorted((ROOT / "tests" / "golden" / "wire").glob("*/*.jsonl.xz")):
         for line in lzma.decompress(path.read_bytes()).decode().splitlines():
@@ -150,7 +152,7 @@ def load_seeds() -> list[bytes]:
 
 
 def spoil(data: bytes, chance: random.Random, seeds: list[bytes]) -> bytes:
-    """The input with a few changes."""
+    """The input with a few random changes."""
     spoilt = bytearray(data)
     for _ in range(chance.randint(1, 4)):
         position = chance.randrange(len(spoilt) + 1)

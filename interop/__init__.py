@@ -1,1 +1,1 @@
-"""RocketMQ's own clients and servers on a lead: what proves that ours are right."""
+"""Drivers of RocketMQ's own clients and servers, with which tests compare ours."""

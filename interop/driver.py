@@ -1,8 +1,8 @@
-"""A client in a process of its own, led by lines of JSON.
+"""A client in a process of its own, controlled by lines of JSON.
 
 Job: start a driver program (Java, Go or ours), send it commands, collect its answers and events,
-and let a caller wait for what it expects without sleeping.
-Must not: know what a scenario expects, nor how a driver was built (`peers`).
+and let a caller wait for an event without sleeping.
+Must not: know a scenario's expectations, nor how a driver was built (`peers`).
 
     lead -> {"id": 7, "do": "send", "name": "p", "mode": "sync", "messages": [...]}
     driver -> {"id": 7, "result": [...]}            or {"id": 7, "error": {"type":..., "text":...}}
@@ -50,7 +50,7 @@ def mark(body: bytes) -> str:
 
 
 class Pending:
-    """An answer that is still to come."""
+    """The pending answer to a command."""
 
     def __init__(self, peer: "Peer", number: int, command: str) -> None:
         self._peer = peer
@@ -58,7 +58,7 @@ class Pending:
         self._command = command
 
     def result(self, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
-        """The command's result, once it is there."""
+        """Wait for the command's result."""
         answer = self._peer.wait_answer(self._number, self._command, timeout_s)
         if "error" in answer:
             raise DriverError(self._command, answer["error"])
@@ -108,7 +108,7 @@ class Peer:
         self.close()
 
     def close(self) -> None:
-        """End the driver as a crash would: its clients say no goodbye."""
+        """Kill the driver like a crash: its clients do not unregister."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.kill()
@@ -121,7 +121,7 @@ class Peer:
     # -- commands ---------------------------------------------------------------------------
 
     def begin(self, do: str, **arguments: Any) -> Pending:
-        """Send a command; the driver runs it beside the others."""
+        """Send a command; the driver runs it concurrently with other commands."""
         with self._news:
             self._number += 1
             number = self._number
@@ -140,21 +140,21 @@ class Peer:
         return self.begin(do, **arguments).result(timeout_s)
 
     def wait_answer(self, number: int, command: str, timeout_s: float) -> dict[str, Any]:
-        """The answer to command `number`."""
+        """Wait for the answer to command `number`."""
         self._wait(lambda: number in self._answers, f"an answer to {command}", timeout_s)
         return self._answers.pop(number)
 
     # -- events -----------------------------------------------------------------------------
 
     def messages(self, name: str) -> list[Message]:
-        """What the push consumer `name` has received so far, in its order."""
+        """The messages that the push consumer `name` has received so far, in order."""
         with self._news:
             return list(self._messages.get(name, []))
 
     def wait_messages(
         self, name: str, is_enough: Callable[[list[Message]], bool], timeout_s: float = 30.0
     ) -> list[Message]:
-        """Wait until what the consumer `name` received is enough."""
+        """Wait until the consumer `name` has received enough messages."""
         self._wait(
             lambda: is_enough(self._messages.get(name, [])),
             lambda: f"messages of {name}; it has {len(self._messages.get(name, []))}",
@@ -167,7 +167,7 @@ class Peer:
         self._wait(is_enough, what, timeout_s)
 
     def sent(self, name: str) -> list[dict[str, Any]]:
-        """Answers to the sends of the producer `name` so far, in its order."""
+        """The answers to the sends of the producer `name` so far, in order."""
         with self._news:
             return list(self._sent.get(name, []))
 

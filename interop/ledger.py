@@ -1,16 +1,16 @@
-"""The books of a soak: what was sent, what was acknowledged, what each group got, and why twice.
+"""The ledger of a soak: sends, acknowledgements, deliveries to each group, causes of repetitions.
 
 Job: make messages whose bodies follow from their numbers, note every acknowledgement, delivery
-and disturbance with its time, and say at the end what does not add up.
-Must not: start or stop anything, or wait.
+and disturbance with its time, and list the faults at the end.
+Must not: start or stop a process, or wait.
 
-Theory: a message is *owed* to every group once its send was acknowledged.  One whose send failed
-or was cut off may come or not.  A second delivery is *explained* by a disturbance of its group (a
-member killed, joined or gone, the broker restarted) that had begun before it, if the first
-delivery lies within the disturbance or at most `WINDOW_S` before or after it: what is handled is
-written down every few seconds, and what was handled since is handled again by whoever takes the
-queue over, who may also read the offset before its old owner has written it.  Everything else
-that comes twice is a fault.
+A message is *owed* to every group once its send was acknowledged.  If its send failed or was cut
+off, the message may come or not.  A second delivery is *explained* by a disturbance of its group (a
+member was killed, joined or left, the broker was restarted) that began before it, if the first
+delivery lies within the disturbance or at most `WINDOW_S` before or after it.  The reason: offsets
+are committed every few seconds, and the next owner of a queue handles the messages since the last
+commit again; it may also read the offset before the old owner has committed.  Every other second
+delivery is a fault.
 """
 
 import base64
@@ -34,14 +34,14 @@ UNEXPLAINED: Final = "unexplained"
 
 
 def body_of(number: str) -> bytes:
-    """The body of a message: it follows from the number, so one changed byte shows."""
+    """The body of message `number`; it follows from the number, so a changed byte is detected."""
     seed = hashlib.blake2b(number.encode(), digest_size=32).digest()
     size = SIZES[seed[0] % len(SIZES)]
     return (seed * (size // len(seed) + 1))[:size]
 
 
 def letter_of(topic: str, number: str) -> dict[str, Any]:
-    """The message as a driver's command has it."""
+    """The message in the form of a driver's command."""
     return {
         "topic": topic,
         "body": base64.b64encode(body_of(number)).decode(),
@@ -53,7 +53,7 @@ def letter_of(topic: str, number: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Again:
-    """A delivery after a message's first; times in seconds."""
+    """A repeated delivery of a message; times in seconds."""
 
     number: str
     first: float
@@ -64,7 +64,7 @@ class Again:
 
 @dataclass
 class GroupBook:
-    """What one group got."""
+    """The deliveries of one group."""
 
     first: dict[str, tuple[float, str]] = field(default_factory=dict)
     """When each message came first, and who got it from where."""
@@ -75,7 +75,7 @@ class GroupBook:
 
 
 class Ledger:
-    """All books; safe to use from any thread."""
+    """The ledger of all groups; safe to use from any thread."""
 
     def __init__(self, groups: list[str]) -> None:
         self._lock = threading.Lock()
@@ -91,12 +91,12 @@ class Ledger:
     # -- notes ------------------------------------------------------------------------------
 
     def note_sent(self, numbers: list[str]) -> None:
-        """These are about to be sent."""
+        """Note messages that are about to be sent."""
         with self._lock:
             self.sent.update(numbers)
 
     def note_result(self, process: str, number: str, result: dict[str, Any]) -> None:
-        """How a send ended."""
+        """Note the result of a send."""
         with self._lock:
             self.last_heard[process] = time.monotonic()
             if result.get("status") == "SEND_OK":
@@ -105,7 +105,7 @@ class Ledger:
                 self.failed[number] = str(result.get("error") or result)[:300]
 
     def note_delivery(self, process: str, group: str, message: dict[str, Any]) -> None:
-        """A member got a message."""
+        """Note a delivery to a member."""
         number = message["properties"].get("n", "")
         now = time.monotonic()
         is_right = (
@@ -131,7 +131,7 @@ class Ledger:
     def note_disturbance(
         self, groups: list[str], what: str, began: float, after_s: float = 0.0
     ) -> None:
-        """Something has happened to the members of these groups; `after_s` more to settle."""
+        """Note a disturbance of these groups, which need another `after_s` seconds to settle."""
         end = time.monotonic() + after_s
         with self._lock:
             for group in groups:
@@ -140,12 +140,12 @@ class Ledger:
     # -- questions --------------------------------------------------------------------------
 
     def silence_of(self, process: str) -> float:
-        """Seconds since a process last acknowledged or received something."""
+        """Seconds since a process last received an acknowledgement or a message."""
         with self._lock:
             return time.monotonic() - self.last_heard.get(process, float("-inf"))
 
     def owed(self) -> dict[str, int]:
-        """How many acknowledged messages each group has not got."""
+        """The number of acknowledged messages that each group has not received."""
         with self._lock:
             return {
                 name: len(self.acknowledged - book.first.keys())
@@ -153,12 +153,12 @@ class Ledger:
             }
 
     def missing(self, group: str) -> list[str]:
-        """Acknowledged messages the group has not got."""
+        """The acknowledged messages that the group has not received."""
         with self._lock:
             return sorted(self.acknowledged - self.groups[group].first.keys())
 
     def duplicates(self) -> dict[str, Counter[str]]:
-        """Second deliveries of each group by what explains them; `unexplained` is a fault."""
+        """Second deliveries of each group by their cause; `unexplained` is a fault."""
         with self._lock:
             return {
                 name: Counter(self._cause(book, one) for one in book.repeated)
@@ -176,7 +176,7 @@ class Ledger:
         return min(kills or near, default=(0.0, UNEXPLAINED))[1]
 
     def _unexplained(self, group: str) -> list[str]:
-        """The second deliveries nothing explains, with what is known of them."""
+        """A description of each second delivery without a cause."""
         book = self.groups[group]
         return [
             f"{one.number} ({one.second - one.first:.1f} s apart: {one.story}; disturbances near: "
@@ -191,7 +191,7 @@ class Ledger:
         ]
 
     def faults(self) -> list[str]:
-        """Everything that must not be."""
+        """All faults, a sentence each."""
         found = self.wrong[:FAULTS_SHOWN]
         for group, count in self.owed().items():
             if count:

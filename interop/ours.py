@@ -1,7 +1,7 @@
-"""Our client on the same lead as the foreign ones (interop/README.md).
+"""Our client as a driver with the same commands as the foreign ones (interop/README.md).
 
-Job: the commands of a driver, each a call or two of `cometmq`'s public names.
-Must not: know what a scenario expects; use anything a user's program could not use.
+Job: run each command by a call or two of `cometmq`'s public names.
+Must not: know a scenario's expectations; use a name that is not public.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import cometmq
+from cometmq.codec.properties import split_keys
 from interop.driver import mark
 
 __all__ = ["main"]
@@ -27,7 +28,7 @@ Given = dict[str, Any]
 
 
 def emit(event: Given) -> None:
-    """Write one event."""
+    """Write one event to stdout."""
     sys.stdout.write(json.dumps(event) + "\n")
     sys.stdout.flush()
 
@@ -41,12 +42,12 @@ OUTCOMES: Final = {
 
 
 def queue_of(given: Given) -> cometmq.MessageQueue:
-    """A queue as commands spell it."""
+    """The queue in a command's spelling."""
     return cometmq.MessageQueue(given["topic"], given["broker"], given["id"])
 
 
 def _selected(given: Given) -> dict[str, str]:
-    """Expressions by topic, of tags or, with `sql`, over properties."""
+    """The filter of each topic: tags or, with `sql`, a predicate over properties."""
     topics: dict[str, str] = given.get("topics") or {}
     if not given.get("sql"):
         return topics
@@ -54,12 +55,12 @@ def _selected(given: Given) -> dict[str, str]:
 
 
 def show_queue(queue: cometmq.MessageQueue) -> Given:
-    """A queue as events spell it."""
+    """The queue in the spelling of events."""
     return {"topic": queue.topic, "broker": queue.broker_name, "id": queue.queue_id}
 
 
 def show(message: cometmq.ReceivedMessage) -> Given:
-    """A message as events spell it."""
+    """The message in the spelling of events."""
     return {
         "topic": message.topic,
         "broker": message.broker_name,
@@ -80,7 +81,7 @@ def show(message: cometmq.ReceivedMessage) -> Given:
 
 
 def describe(error: BaseException) -> Given:
-    """An exception as events spell it."""
+    """The exception in the spelling of events."""
     described: Given = {"type": type(error).__name__, "text": str(error)}
     code = getattr(error, "code", None)
     if isinstance(code, int):
@@ -89,7 +90,7 @@ def describe(error: BaseException) -> Given:
 
 
 def show_result(result: cometmq.SendResult) -> Given:
-    """A send's result as events spell it."""
+    """The send's result in the spelling of events."""
     return {
         "status": result.status.name,
         "msgId": result.message_id,
@@ -106,19 +107,19 @@ def message_of(wanted: Given) -> cometmq.Message:
         wanted["topic"],
         base64.b64decode(wanted["body"]),
         tags=wanted.get("tags"),
-        keys=wanted.get("keys", ()),
+        keys=split_keys(wanted.get("keys") or ""),
         properties=wanted.get("properties", {}),
         flag=wanted.get("flag", 0),
         delay_level=wanted.get("delay", 0),
         message_group=wanted.get("shard"),
         deliver_time_ms=wanted.get("deliverAt"),
-        # The client counts in milliseconds only.
+        # Our client takes milliseconds only.
         delay_ms=wanted["delaySec"] * 1000 if "delaySec" in wanted else wanted.get("delayMs"),
     )
 
 
 class Driver:
-    """The clients this process runs, by name."""
+    """The clients of this process, by name."""
 
     def __init__(self) -> None:
         self._producers: dict[str, cometmq.Producer] = {}
@@ -151,6 +152,8 @@ class Driver:
             instance_name=given.get("instance"),
             timeout_ms=10_000,
             compress_above_bytes=given.get("compressAbove", 4096),
+            namespace=given.get("namespace"),
+            sandbox=given.get("sandbox"),
         )
         await producer.start()
         self._producers[given["name"]] = producer
@@ -196,7 +199,7 @@ class Driver:
             return {"error": describe(error)}
 
     async def do_recall(self, given: Given) -> Any:
-        """Take a timed message back; its id."""
+        """Recall a timed message; return its id."""
         return await self._producers[given["name"]].recall(given["topic"], given["handle"])
 
     async def do_request(self, given: Given) -> Any:
@@ -219,6 +222,8 @@ class Driver:
             name_server=given["nameServer"],
             instance_name=given.get("instance"),
             timeout_ms=10_000,
+            namespace=given.get("namespace"),
+            sandbox=given.get("sandbox"),
         )
         await producer.start()
         self._transactors[given["name"]] = producer
@@ -282,7 +287,7 @@ class Driver:
     # -- push consumers ---------------------------------------------------------------------
 
     async def do_push(self, given: Given) -> Any:
-        """Start a push consumer that tells of each message."""
+        """Start a push consumer that writes an event for each message."""
         fail_times = given.get("failTimes", 0)
 
         async def handle(message: cometmq.ReceivedMessage) -> None:
@@ -307,6 +312,8 @@ class Driver:
             consume_from="last" if given.get("fromLast") else "first",
             concurrency=1,
             instance_name=given.get("instance"),
+            namespace=given.get("namespace"),
+            sandbox=given.get("sandbox"),
             **more,
         )
         await consumer.start()
@@ -318,7 +325,7 @@ class Driver:
         await self._pushers.pop(given["name"]).shutdown()
 
     async def do_ordered(self, given: Given) -> Any:
-        """Start an ordered consumer that tells of each message when its handler ends."""
+        """Start an ordered consumer that writes an event when the handler of a message ends."""
 
         async def handle(message: cometmq.ReceivedMessage) -> bool:
             begun = time.time()  # noqa: TID251 - drivers compare their times
@@ -374,7 +381,7 @@ class Driver:
         await self._pullers.pop(given["name"]).shutdown()
 
     async def do_poll(self, given: Given) -> Any:
-        """Messages that are ready."""
+        """Return the messages that are ready."""
         found = await self._pullers[given["name"]].poll(given["timeout"])
         return [show(message) for message in found]
 
@@ -384,11 +391,11 @@ class Driver:
         return [show_queue(queue) for queue in found]
 
     async def do_assign(self, given: Given) -> None:
-        """Read exactly these queues."""
+        """Assign exactly these queues."""
         await self._pullers[given["name"]].assign([queue_of(item) for item in given["queues"]])
 
     async def do_seek(self, given: Given) -> None:
-        """Go on from another offset."""
+        """Continue at another offset."""
         consumer, queue = self._pullers[given["name"]], queue_of(given["queue"])
         if given["to"] == "begin":
             await consumer.seek_to_begin(queue)
@@ -407,11 +414,11 @@ class Driver:
         return -1 if stored is None else stored
 
     async def do_pause(self, given: Given) -> None:
-        """Hand out nothing of a queue."""
+        """Pause a queue."""
         self._pullers[given["name"]].pause([queue_of(given["queue"])])
 
     async def do_resume(self, given: Given) -> None:
-        """Hand out the queue again."""
+        """Resume a queue."""
         self._pullers[given["name"]].resume([queue_of(given["queue"])])
 
     async def do_liteTime(self, given: Given) -> Any:  # noqa: N802 - a command's name
@@ -436,7 +443,7 @@ async def main() -> None:
         task.add_done_callback(RUNNING.discard)
 
     def read() -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is gone: so are we
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
             for line in sys.stdin.buffer:
                 loop.call_soon_threadsafe(begin, json.loads(line))
             loop.call_soon_threadsafe(ended.set)

@@ -1,11 +1,11 @@
-"""Foreign peers: found, fetched and built once, then started as often as wanted.
+"""Foreign peers: fetches and builds each once, and gives the command line that starts it.
 
-Job: turn "the Java client 5.4.0" into a command line, or into one sentence why that cannot be.
+Job: turn "the Java client 5.4.0" into a command line, or into one sentence with the reason why not.
 Must not: hide a failure. A missing runtime, or a package that cannot be fetched, is `Unavailable`;
-a peer that is there and does not build or start is an error.
+a peer that exists and does not build or start is an error.
 
-Everything fetched or built goes to a cache folder: `COMETMQ_INTEROP_CACHE`, else `interop/.cache`.
-Built programs are kept under the digest of their source, so a stale one is never run.
+Fetched and built files go to a cache folder: `COMETMQ_INTEROP_CACHE`, else `interop/.cache`.  The
+name of a built program contains the digest of its source, so a stale one never runs.
 """
 
 import hashlib
@@ -48,11 +48,11 @@ _SMALL_JVM: Final = (
 
 
 class Unavailable(Exception):
-    """A peer cannot be had on this machine; the text says why."""
+    """A peer is not available on this machine; the text gives the reason."""
 
 
 def cache_folder() -> Path:
-    """Where fetched and built things are kept."""
+    """The folder of fetched and built files."""
     folder = Path(os.environ.get("COMETMQ_INTEROP_CACHE") or HERE / ".cache")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -66,10 +66,12 @@ def _need(program: str) -> str:
 
 
 def _kept(name: str, make: Callable[[Path], None]) -> Path:
-    """A file or folder of the cache; made beside it and renamed, as two processes may do at once.
+    """A file or folder of the cache.
+
+    It is made beside its path and renamed, since two processes may make it at once.
 
     Args:
-        make: makes it at the path it is given.
+        make: makes the file or folder at a path.
     """
     kept = cache_folder() / name
     if not kept.exists():
@@ -85,7 +87,7 @@ def _kept(name: str, make: Callable[[Path], None]) -> Path:
 
 
 def _fetch(artifact: str, version: str) -> Path:
-    """The jars of one artifact with all it needs."""
+    """The jars of one artifact and its dependencies."""
     return _kept(f"{artifact}-{version}", lambda folder: _copy_jars(artifact, version, folder))
 
 
@@ -124,12 +126,12 @@ def _digest(*paths: Path) -> str:
 
 
 def java_command(class_path: str, *options: str) -> list[str]:
-    """A small, quick-starting JVM."""
+    """The command line of a small JVM that starts quickly."""
     return [_need("java"), *_SMALL_JVM, *options, "-cp", class_path]
 
 
 def _compiled(name: str, jars: str, *folders: str) -> Path:
-    """Classes of ours, compiled against a peer's jars."""
+    """The folder of our Java classes, compiled against a peer's jars."""
     _need("java")
     compiler = _need("javac")
     sources = [path for folder in folders for path in sorted((HERE / "java" / folder).glob("*"))]
@@ -183,10 +185,10 @@ def driver_command(peer: str, home: Path) -> list[str]:
     Args:
         peer: `java-5.4.0`, `java-4.9.8`, with `-binary` behind for binary headers, `go-2.1.2`, or
             `cometmq`.
-        home: a folder for what the client writes by itself.
+        home: a folder for the client's own files.
 
     Raises:
-        Unavailable: its runtime or its packages are not to be had.
+        Unavailable: its runtime or its packages are missing.
     """
     home.mkdir(parents=True, exist_ok=True)
     if peer == "cometmq":
@@ -212,10 +214,10 @@ def java_server_class_path(version: str = JAVA_SERVER) -> str:
 
 
 def mqadmin_command(home: Path) -> list[str]:
-    """The Java driver with RocketMQ's mqadmin in it; it writes below `home`.
+    """The command line of the Java driver with RocketMQ's mqadmin; it writes below `home`.
 
     Raises:
-        Unavailable: Java or its packages are not to be had.
+        Unavailable: Java or its packages are missing.
     """
     home.mkdir(parents=True, exist_ok=True)
     jars = f"{_fetch('rocketmq-tools', JAVA_SERVER)}/*"
@@ -229,10 +231,10 @@ def mqadmin_command(home: Path) -> list[str]:
 
 
 def filter_command() -> list[str]:
-    """The program that asks RocketMQ's filter classes; they come with the broker's jars.
+    """The command line of a program that calls RocketMQ's filter classes from the broker's jars.
 
     Raises:
-        Unavailable: Java or the jars are not to be had.
+        Unavailable: Java or the jars are missing.
     """
     jars = f"{_fetch('rocketmq-broker', JAVA_SERVER)}/*"
     classes = _compiled(f"filtering-{JAVA_SERVER}", jars, "filter")

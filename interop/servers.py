@@ -1,8 +1,7 @@
-"""A name server and a broker, ours or RocketMQ's, each a process that can be killed and restarted.
+"""A name server and a broker, ours or RocketMQ's, as processes that tests kill and restart.
 
-Job: free ports, a temporary store, start until connections are accepted, stop, kill, start again
-on the same ports and the same store.
-Must not: know a client or a scenario.
+Job: choose free ports and a store, start until connections are accepted, stop, kill, and start
+again on the same ports and the same store. Must not: know a client or a scenario.
 """
 
 import contextlib
@@ -27,13 +26,13 @@ STOP_TIMEOUT_S: Final = 30.0
 
 
 class ServerFailed(Exception):
-    """A server ended before it served, or did not say in time that it serves."""
+    """A server ended before it served, or did not report in time that it serves."""
 
 
 def free_port() -> int:
     """A port P that is free together with P-2 (VIP channel) and P+1 (replication).
 
-    It is below those the system gives to connections: a broker that was stopped finds it again.
+    P is below the ports that the system gives to connections, so a stopped broker gets it again.
     """
     while True:
         port = random.SystemRandom().randrange(10_000, 32_000)
@@ -44,7 +43,7 @@ def free_port() -> int:
 
 
 class Server:
-    """One process that prints a line with a certain word once it serves."""
+    """One process that prints a line with a certain word when it serves."""
 
     def __init__(self, name: str, ready: str, folder: Path) -> None:
         self._name = name
@@ -81,12 +80,12 @@ class Server:
 
     @property
     def process_id(self) -> int:
-        """Of the running process."""
+        """The id of the running process."""
         assert self._process is not None, f"{self._name} does not run"
         return self._process.pid
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """Send a signal and wait for the end."""
+        """Send a signal and wait for the process's end."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -116,13 +115,13 @@ class Server:
 
 
 class Cluster:
-    """A name server and a broker on ports of 127.0.0.1 that stay theirs over restarts.
+    """A name server and a broker on ports of 127.0.0.1 that stay the same over restarts.
 
     Args:
-        folder: for store, configuration and logs.
+        folder: takes store, configuration and logs.
         joins: another cluster whose name server the broker registers with, instead of its own.
-        settings: of the broker, beside those every scenario has.
-        registers_at: `host:port` the broker takes for its name server; a `Tap`, say.
+        settings: further settings of the broker.
+        registers_at: the broker's name server, `host:port`, for example a `Tap`.
     """
 
     kind = ""
@@ -179,7 +178,7 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Stop both."""
+        """Stop both servers."""
         try:
             self._broker.stop(signal.SIGKILL)
         finally:
@@ -213,11 +212,11 @@ class Cluster:
         self._broker.stop(number)
 
     def name_server_command(self) -> list[str]:
-        """How to start the name server."""
+        """The command line of the name server."""
         raise LookupError(self.kind)
 
     def broker_command(self) -> list[str]:
-        """How to start the broker."""
+        """The command line of the broker."""
         raise LookupError(self.kind)
 
 
@@ -241,7 +240,7 @@ class OurCluster(Cluster):
         return [
             *(sys.executable, "-m", "cometmq", "name-server"),
             *("--listen", "127.0.0.1", "--port", str(self.name_server_port)),
-            # Its defaults lie in the user's home, as RocketMQ's do.
+            # Its default paths are in the user's home, as RocketMQ's are.
             *("--set", f"kvConfigPath={self.folder}/namesrv/kvConfig.json"),
             *("--set", f"configStorePath={self.folder}/namesrv.conf"),
         ]
@@ -287,7 +286,7 @@ class JavaCluster(Cluster):
             folder, "boot success", joins, settings=settings, registers_at=registers_at
         )
         self._class_path = java_server_class_path(version)
-        if version.startswith("4."):  # these do not start without a configuration of their logs
+        if version.startswith("4."):  # version 4 does not start without a logging configuration
             (folder / "conf").mkdir()
             for name in ("namesrv", "broker"):
                 self._write(f"conf/logback_{name}.xml", ["<configuration/>"])
@@ -333,9 +332,9 @@ class JavaCluster(Cluster):
             "storePathCommitLog": f"{self.store_path}/commitlog",
             "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
             "autoCreateTopicEnable": "true",
-            # Walking the wheel of exact timers costs seconds at start; no scenario uses them.
+            # Reading the timer wheel costs seconds at start; no scenario here uses it.
             "timerWheelEnable": "false",
-            # On a machine that is busy it would drop one-way sends that waited for 200 ms.
+            # Otherwise it drops one-way sends that waited for 200 ms on a busy machine.
             "waitTimeMillsInSendQueue": "60000",
             **self.settings,
         }

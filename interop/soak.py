@@ -1,8 +1,8 @@
-"""A mixed soak: Java's, Go's and our clients on our servers, coming, going and being killed.
+"""A mixed soak: Java's, Go's and our clients join and leave our servers and are killed.
 
-Job: keep producers and consumers of every kind in traffic, disturb them, and say at the end
-whether every acknowledged message was consumed by every group and nothing else.
-Must not: decide what counts as a fault (`ledger`), or know how a client is built (`peers`).
+Job: keep producers and consumers of every kind in traffic, disturb them, and report at the end
+whether every group consumed every acknowledged message and nothing else.
+Must not: decide what is a fault (`ledger`), or know how a client is built (`peers`).
 
     python -m interop.soak --seconds 600 --seed 7 --broker-restarts 2
 
@@ -56,7 +56,7 @@ QUIET_S: Final = 3.0
 
 
 class SoakPeer(Peer):
-    """A driver whose events go into the ledger instead of being kept."""
+    """A driver whose events go into the ledger."""
 
     def __init__(self, name: str, kind: str, ledger: Ledger, folder: Path) -> None:
         self.kind = kind
@@ -65,7 +65,7 @@ class SoakPeer(Peer):
         super().__init__(name, driver_command(KINDS[kind], folder / "home"), folder)
 
     def expect(self, numbers: list[str]) -> None:
-        """The next answers are those of these messages, in this order."""
+        """Expect the answers to these messages next, in this order."""
         self._waiting += numbers
 
     def on_message(self, name: str, message: Message) -> None:
@@ -79,7 +79,7 @@ class SoakPeer(Peer):
 
 @dataclass
 class Report:
-    """What a soak came to; `faults` is empty when all is well."""
+    """The result of a soak; `faults` is empty if there were none."""
 
     seconds: float = 0.0
     seed: int = 0
@@ -95,7 +95,7 @@ class Report:
     faults: list[str] = field(default_factory=list)
 
     def text(self) -> str:
-        """For people."""
+        """The report as text."""
         lines = [
             f"{self.seconds:.0f} s, seed {self.seed}: {self.sent} sent, {self.acknowledged} "
             f"acknowledged, {self.send_faults} sends failed",
@@ -142,21 +142,21 @@ class Soak:
         return SoakPeer(name, kind, self.ledger, self._folder / name)
 
     def _note(self, text: str) -> None:
-        """Say what happens, for who watches."""
+        """Print what happens."""
         sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
 
     def _groups_of(self, kind: str) -> list[str]:
         return [SHARED, self._own[kind]]
 
     def join(self, kind: str) -> None:
-        """A new process consumes in the shared group and in its kind's own."""
+        """Start a process that consumes in the shared group and in the group of its kind."""
         for _ in range(STARTS_MAX):
             peer = self._peer(kind, "member")
             began = time.monotonic()
             try:
                 self._consume_in(peer, kind)
             except (DriverDied, DriverError) as error:
-                # A client gives up when a machine this busy lets it wait for 3 s; people try again.
+                # On a busy machine a client may give up after 3 s: try again, as an operator would.
                 self._events["starts repeated"] += 1
                 self._note(f"{peer.name}: {error}")
                 self.members[kind].remove(peer)
@@ -182,20 +182,20 @@ class Soak:
             )
 
     def leave(self, peer: SoakPeer) -> None:
-        """A member says goodbye."""
+        """Stop a member in order."""
         self.members[peer.kind].remove(peer)
         groups = self._groups_of(peer.kind)
         began = time.monotonic()
         for group in groups:
-            with contextlib.suppress(DriverError):  # a goodbye that was not heard
+            with contextlib.suppress(DriverError):  # the member ended before its answer
                 peer.call("closePush", name=f"{group}@{peer.name}", timeout_s=90.0)
         self.ledger.note_disturbance(groups, "left", began)
-        # Its last words are still read.
+        # Its last events are still read.
         peer.close()
         self._events["left"] += 1
 
     def kill(self, peer: SoakPeer) -> None:
-        """`kill -9` in the middle of its work."""
+        """Kill a member (`kill -9`) during its work."""
         self._wait_busy(peer)
         self._killed.add(peer.name)
         is_busy = self.ledger.silence_of(peer.name) <= FRESH_S
@@ -213,7 +213,7 @@ class Soak:
         self._note(f"{peer.name} was killed")
 
     def _wait_busy(self, peer: SoakPeer) -> None:
-        """Wait until a process is in the middle of traffic, so that the kill falls into it."""
+        """Wait until a process has traffic, so that the kill interrupts it."""
         deadline = time.monotonic() + 30.0
         while self.ledger.silence_of(peer.name) > FRESH_S / 4 and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -229,7 +229,7 @@ class Soak:
     # -- traffic ----------------------------------------------------------------------------
 
     def _produce(self, kind: str) -> None:
-        """Keep a producer of one kind sending; a killed one is followed by another."""
+        """Keep a producer of one kind sending; start another one when it was killed."""
         while not self._is_over.is_set():
             peer = self._peer(kind, "producer")
             try:
@@ -296,7 +296,7 @@ class Soak:
     # -- the run ----------------------------------------------------------------------------
 
     def run(self, broker_restarts: int) -> Report:
-        """All of it; the report has the faults."""
+        """Run the whole soak and return its report."""
         started = time.monotonic()
         self._note(f"soak of {self._seconds:.0f} s, seed {self.report.seed}")
         with self.cluster:
@@ -343,8 +343,8 @@ class Soak:
         thread.start()
 
     def _disturb(self, begun: float, broker_restarts: int) -> None:
-        """Until the time is over: kills, joins and leaves in turn, the broker early on."""
-        # Restarts come in the first third, so that memory is watched undisturbed afterwards.
+        """Kill, join and leave in turn until the time is over; restart the broker early."""
+        # Restarts come in the first third, so that memory is observed without them afterwards.
         restarts = [
             begun + self._seconds / 3 * (place + 1) / (broker_restarts + 1)
             for place in range(broker_restarts)
@@ -354,7 +354,7 @@ class Soak:
         while time.monotonic() - begun < self._seconds:
             if restarts and time.monotonic() >= restarts[0]:
                 restarts.pop(0)
-                # The last one is the rude one.
+                # The last restart is a kill.
                 self._restart_broker(signal.SIGTERM if restarts else signal.SIGKILL)
             kind = next(turns)
             here = self.members[kind]
@@ -373,7 +373,7 @@ class Soak:
             time.sleep(pause_s * self._chance.uniform(0.5, 1.5))
 
     def _finish(self) -> None:
-        """Stop sending; wait until everything owed has come, and a little longer."""
+        """Stop sending; wait until every owed message has come, and a little longer."""
         self._is_over.set()
         for thread in self._threads:
             thread.join()
@@ -413,13 +413,13 @@ class Soak:
             "in the last fifth": late,
             "highest": max(values),
         }
-        # In less than minutes it tells how full the caches are, not whether anything leaks.
+        # A short run shows how full the caches are, not whether memory leaks.
         if len(values) >= MEMORY_SAMPLES_MIN and late > early * 1.1 + 4:
             self.report.faults.append(f"broker memory grew from {early:.1f} to {late:.1f} MiB")
 
 
 def main() -> int:
-    """The command line."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(prog="interop.soak", description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))

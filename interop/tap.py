@@ -1,8 +1,8 @@
 """A wire tap: a relay between a client and a server that counts the frames passing through.
 
-Job: show which requests a foreign program really makes, in which header encoding, and how they
-are answered, so that a scenario cannot pass because something else happened.
-Must not: change, delay or hold back a byte.
+Job: show a foreign program's requests, their header encoding and their answers, so that a scenario
+cannot pass for another reason than the intended one.
+Must not: change or delay a byte.
 """
 
 import contextlib
@@ -94,7 +94,7 @@ class Tap:
         asked: dict[tuple[bool, int], int],
         is_client: bool,
     ) -> None:
-        """Pass one direction on; `asked` maps (who asked, opaque) to the request's code."""
+        """Relay one direction; `asked` maps (requester, opaque) to the request's code."""
         reader = FrameReader()
         with contextlib.suppress(OSError):
             while data := source.recv(READ_BYTES):

@@ -1,6 +1,6 @@
-"""What every test shares: hypothesis settings, lanes, and that a run without a test is a failure.
+"""Settings of all tests: hypothesis, lanes, order, and that an empty run is a failure.
 
-Three processes share the tests (``-n 3``), one more than the processors of a small machine: what
+Four processes share the tests (``-n 4``), two more than the processors of a small machine: what
 waits for a kill, a timer or a foreign peer leaves its processor to the others.  A file stays in one
 process, and so do all files of a folder that shares something dear: the one Spark session, the
 foreign peers.
@@ -62,16 +62,20 @@ def is_lane_on(folder: str) -> bool:
 
 
 def slow_tests(node_ids: Sequence[str]) -> dict[str, set[str]]:
-    """The tests that each pattern of `SLOW` matches."""
+    """Return the tests that each pattern of `SLOW` matches."""
+    by_file: dict[str, list[str]] = {}
+    for node_id in node_ids:
+        by_file.setdefault(node_id.split("::", 1)[0], []).append(node_id)
     matches = {}
     for pattern in SLOW:
+        test_file = f"tests/{pattern}".split("::", 1)[0]
         matcher = re.compile(re.escape(f"tests/{pattern}").replace(r"\*", ".*"))
-        matches[pattern] = {node_id for node_id in node_ids if matcher.fullmatch(node_id)}
+        matches[pattern] = set(filter(matcher.fullmatch, by_file.get(test_file, [])))
     return matches
 
 
 def turn_of(path: Path) -> int:
-    """When a file's tests run: the biggest folders at once, the quick ones at the end."""
+    """Return a file's rank in the run: the biggest folders first, the quick ones last."""
     folder = path.parts[0]
     if folder in BIGGEST:
         return BIGGEST.index(folder)
@@ -79,7 +83,7 @@ def turn_of(path: Path) -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Say which tests may run again, leave out the long lanes, and put the rest in its turn.
+    """Mark tests that may run again, leave out the long lanes, and sort the others.
 
     Raises:
         UsageError: a pattern of slow.txt matches none of the whole suite's tests.
@@ -102,7 +106,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             left_out.append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+        out = set(left_out)
+        items[:] = [item for item in items if item not in out]
     items.sort(key=turns.__getitem__)
 
 
@@ -156,13 +161,13 @@ def keep_logging() -> Iterator[None]:
 
 
 class ExecutedCount:
-    """Counts tests that really ran: a run of skips alone must not look like a pass."""
+    """Counts executed tests, since a run that only skips must not look like a pass."""
 
     def __init__(self) -> None:
         self.executed = 0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count each test whose own body ran, whatever came of it."""
+        """Count each test whose body ran, passed or failed."""
         if report.when == "call" and not report.skipped:
             self.executed += 1
 
@@ -174,7 +179,7 @@ class ExecutedCount:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Watch every run, also one of a single file; let notes about reruns travel at once.
+    """Count executed tests in every run, and send notes about reruns without delay.
 
     Each test that may run again tells the main process its count and asks for it (``set``, then
     ``get``, on one connection).  With Nagle's algorithm the second waits for the first to be

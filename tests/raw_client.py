@@ -1,7 +1,7 @@
-"""A client without manners: whole frames, half frames, garbage, and rude ways to leave.
+"""A raw client that sends whole frames, half frames or garbage, and leaves rudely.
 
-Job: put exactly the bytes a test wants on a real socket and read the frames that come back.
-Must not: retry, reconnect or hide anything.
+It puts exactly the bytes of a test on a real socket and reads the frames that come back.
+It never retries, reconnects or hides an error.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RawClient:
         *,
         oneway: bool = False,
     ) -> bytes:
-        """A well-formed request with an opaque of its own."""
+        """Make a well-formed request with its own opaque."""
         self._opaque += 1
         command = RemotingCommand.request(
             code, dict(ext_fields or {}), body, opaque=self._opaque, oneway=oneway
@@ -70,16 +70,16 @@ class RawClient:
         return self.receive()
 
     def send(self, data: bytes) -> None:
-        """Put bytes on the wire."""
+        """Send bytes."""
         self._socket.sendall(data)
 
     def send_slowly(self, data: bytes) -> None:
-        """One byte in each segment."""
+        """Send bytes one by one, each in its own segment."""
         for position in range(len(data)):
             self._socket.sendall(data[position : position + 1])
 
     def receive(self) -> RemotingCommand:
-        """The next frame.
+        """Return the next frame.
 
         Raises:
             PeerClosed: the connection ended first.
@@ -106,19 +106,19 @@ class RawClient:
             return False
 
     def half_close(self) -> None:
-        """Send no more, keep reading."""
+        """End the sending direction and keep reading."""
         self._socket.shutdown(socket.SHUT_WR)
 
     def reset(self) -> None:
-        """Vanish: the server sees a reset, not an end."""
+        """Reset the connection without a regular end."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._socket.close()
 
     def shrink_receive_buffer(self, size_bytes: int) -> None:
-        """Let the kernel hold little for us, so that the server feels it when we do not read."""
+        """Make the kernel's receive buffer small, so that the server notices a slow reader."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size_bytes)
 
     def close(self) -> None:
-        """End the connection politely."""
+        """Close the connection regularly."""
         with contextlib.suppress(OSError):
             self._socket.close()

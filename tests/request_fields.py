@@ -1,4 +1,4 @@
-"""Fields of the requests that tests write by hand, as a 5.4.0 client sends them."""
+"""Fields of hand-written requests, as a 5.4.0 client sends them."""
 
 
 def send_fields(topic: str, properties: str = "", **more: str) -> dict[str, str]:
@@ -36,3 +36,10 @@ def pull_fields(topic: str, queue_offset: int, queue_id: int = 0, **more: str) -
         "expressionType": "TAG",
         **more,
     }
+
+
+LONG_NAMES = {
+    "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums",
+    "e": "queueId", "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties",
+    "j": "reconsumeTimes", "k": "unitMode", "l": "maxReconsumeTimes", "m": "batch",
+}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Random SQL92 filters, and what RocketMQ makes of them told as plainly as possible.
+"""Random SQL92 filters, and a plain reference for what RocketMQ makes of them.
 
 The generator gives a filter's text together with its tree as nested tuples, so that the reference
 below needs no parser: it walks the tuples with Java's values and rules, one message at a time.
@@ -44,15 +44,15 @@ Tree = tuple[Any, ...]
 
 
 class Refused(Exception):
-    """RocketMQ does not take the filter."""
+    """RocketMQ refuses the filter."""
 
 
 class Thrown(Exception):
-    """RocketMQ throws while it looks at a message."""
+    """RocketMQ throws while it evaluates a message."""
 
 
 def properties(chance: random.Random) -> dict[str, str]:
-    """Properties of a message; each name may be missing."""
+    """Draw the properties of a message; each name may be missing."""
     return {name: chance.choice(VALUES) for name in NAMES if chance.random() < 0.75}
 
 
@@ -60,13 +60,13 @@ def properties(chance: random.Random) -> dict[str, str]:
 
 
 class Generator:
-    """Draws filters from the grammar; most make sense, some do not."""
+    """Draws filters from the grammar, most of them valid."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
 
     def filter(self, depth: int = 3) -> tuple[str, Tree]:
-        """A text and its tree."""
+        """Return a filter's text and its tree."""
         text, tree = self._logic("or", depth)
         return self._space() + text + self._space(), tree
 
@@ -182,7 +182,7 @@ class Generator:
 
 
 def quoted(text: str) -> str:
-    """A text as a filter has it."""
+    """Quote a text as a filter does."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -208,20 +208,20 @@ LOGICAL: Final = {
 
 
 def is_condition(tree: Tree) -> bool:
-    """A node that Java has as a BooleanExpression."""
+    """Return whether Java represents the node as a BooleanExpression."""
     if tree[0] == "literal":
         return tree[1] is None or isinstance(tree[1], bool)
     return tree[0] in LOGICAL
 
 
 def need_condition(tree: Tree) -> None:
-    """What AND, OR, NOT and the whole ask."""
+    """Check an operand of AND, OR or NOT, or the whole filter."""
     if not is_condition(tree) and tree[0] != "property":
         raise Refused(tree)
 
 
 def need_ordered(tree: Tree) -> None:
-    """What ``<`` and its like ask."""
+    """Check an operand of ``<``, ``<=``, ``>`` or ``>=``."""
     if is_condition(tree) or (tree[0] == "literal" and isinstance(tree[1], str)):
         raise Refused(tree)
 
@@ -233,7 +233,7 @@ def check(tree: Tree) -> None:
 
 
 def check_inside(tree: Tree) -> None:
-    """The same for a node that need not be a condition."""
+    """Check a node that may be something other than a condition."""
     match tree:
         case ("or" | "and", inner):
             for one in inner:
@@ -256,7 +256,7 @@ def check_inside(tree: Tree) -> None:
 
 
 def check_equality(left: Tree, right: Tree) -> None:
-    """No NULL, and no Boolean on the left of another literal."""
+    """Refuse NULL, and a Boolean on the left of another literal."""
     for one in (left, right):
         check_inside(one)
         if one == ("literal", None):
@@ -267,7 +267,7 @@ def check_equality(left: Tree, right: Tree) -> None:
 
 
 def check_bounds(low: Tree, high: Tree, is_negated: bool) -> None:
-    """The upper bound of BETWEEN is not below the lower one, where both are literals."""
+    """Refuse a BETWEEN of two literals whose upper bound is below the lower one."""
     literals = low[0] == high[0] == "literal"
     if literals and not is_negated and java_compare(high[1], low[1]) < 0:
         raise Refused(high)
@@ -277,7 +277,7 @@ def check_bounds(low: Tree, high: Tree, is_negated: bool) -> None:
 
 
 def integer(text: str, bits: int) -> int:
-    """``Integer.valueOf`` and ``Long.valueOf``."""
+    """Parse as ``Integer.valueOf`` and ``Long.valueOf`` do."""
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not digits or not all(digit.isdecimal() and digit < "\U00010000" for digit in digits):
         raise Thrown(text)
@@ -291,7 +291,7 @@ def integer(text: str, bits: int) -> int:
 
 
 def double(text: str) -> float:
-    """``Double.valueOf``."""
+    """Parse as ``Double.valueOf`` does."""
     bare = text.strip("".join(chr(code) for code in range(33)))
     sign, word = (bare[0], bare[1:]) if bare[:1] in ("+", "-") else ("", bare)
     if word in ("NaN", "Infinity"):
@@ -311,28 +311,28 @@ def double(text: str) -> float:
 
 
 def kind_of(value: Any) -> str:
-    """Java's class of a value."""
+    """Return Java's class of a value."""
     if isinstance(value, bool):
         return "B"
     return "S" if isinstance(value, str) else str(value[0])
 
 
 def convert(text: str, kind: str) -> Any:
-    """A text as a value of another class."""
+    """Convert a text to a value of another class."""
     if kind == "B":
         return text.lower() == "true"
     return (kind, double(text) if kind == "D" else integer(text, 32 if kind == "I" else 64))
 
 
 def double_rank(value: float) -> tuple[int, float, int]:
-    """Sorts as ``Double.compareTo`` does."""
+    """Return a key that sorts as ``Double.compareTo`` does."""
     if math.isnan(value):
         return (1, 0.0, 0)
     return (0, value, 0 if value == 0 and str(value)[0] == "-" else 1)
 
 
 def java_compare(left: Any, right: Any) -> int:
-    """The sign of RocketMQ's comparison of two values that are not null."""
+    """Return the sign of RocketMQ's comparison of two values that are not null."""
     first, second = kind_of(left), kind_of(right)
     if first == "B" and second == "S":
         raise Thrown(right)
@@ -351,7 +351,7 @@ def java_compare(left: Any, right: Any) -> int:
 
 
 def equal(left: Any, right: Any) -> bool | None:
-    """``=``."""
+    """Evaluate ``=``."""
     if (left is None) != (right is None):
         return None if left is None else False
     if left is None:
@@ -362,7 +362,7 @@ def equal(left: Any, right: Any) -> bool | None:
 
 
 def ordered(operator: str, left: Any, right: Any) -> bool:
-    """``<`` and its like; two properties are compared as doubles."""
+    """Evaluate ``<``, ``<=``, ``>`` or ``>=``; two properties are compared as doubles."""
     if kind_of(left) == kind_of(right) == "S":
         left, right = ("D", double(left)), ("D", double(right))
     sign = java_compare(left, right)
@@ -370,7 +370,7 @@ def ordered(operator: str, left: Any, right: Any) -> bool:
 
 
 def evaluate(tree: Tree, message: Mapping[str, str]) -> Any:
-    """The value of a node for a message; raises Thrown."""
+    """Return the value of a node for a message; raises Thrown."""
     match tree:
         case ("literal", value):
             return value
@@ -399,7 +399,7 @@ def evaluate(tree: Tree, message: Mapping[str, str]) -> Any:
 
 
 def search(verb: str, inner: Tree, text: str, is_negated: bool, message: Mapping[str, str]) -> bool:
-    """CONTAINS and its like: FALSE for an empty text, and for what is no text."""
+    """Evaluate CONTAINS, STARTSWITH or ENDSWITH: FALSE for an empty text or no text."""
     if not text:
         return False
     value = evaluate(inner, message)
@@ -414,7 +414,7 @@ def search(verb: str, inner: Tree, text: str, is_negated: bool, message: Mapping
 
 
 def evaluate_logic(tree: Tree, message: Mapping[str, str]) -> bool | None:
-    """AND, OR, NOT and BETWEEN, which is made of the first two."""
+    """Evaluate AND, OR, NOT, and BETWEEN, which uses the first two."""
     match tree:
         case ("between", value, low, high, is_negated):
             pair = [("<", value, low), (">", value, high)]
@@ -439,7 +439,7 @@ def evaluate_logic(tree: Tree, message: Mapping[str, str]) -> bool | None:
 
 
 def evaluate_condition(tree: Tree, message: Mapping[str, str]) -> bool | None:
-    """A node that stands as a condition: a property is null or FALSE."""
+    """Evaluate a node as a condition, where a property that is null counts as FALSE."""
     value = evaluate(tree, message)
     if tree[0] == "property":
         return None if value is None else False

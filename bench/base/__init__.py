@@ -1,1 +1,1 @@
-"""What every row is made of: loads, frames, readings of the machine, server processes."""
+"""Shared parts of the rows: loads, frames, readings of the machine, server processes."""

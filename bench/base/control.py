@@ -1,6 +1,6 @@
-"""The few requests a load needs around its timed part: topics, a reading group, is it there.
+"""The requests of a load outside its timed part: topics, a group, routes, the ends of queues.
 
-Over `net.Channel` with ordinary commands; never used while the clock runs.
+They are ordinary commands over `net.Channel`; none is sent while the clock runs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ async def _ask(pool: ChannelPool, address: str, command: RemotingCommand) -> Rem
 
 
 async def create_topics(env: Environment, address: str, targets: Targets) -> None:
-    """Create every topic of a run on the broker, readable and writable."""
+    """Create every topic of a run on the broker for reading and writing."""
     pool = ChannelPool(env)
     try:
         for begin in range(0, targets.topic_count, CREATES_IN_FLIGHT):
@@ -64,10 +64,10 @@ async def create_topics(env: Environment, address: str, targets: Targets) -> Non
 
 
 async def wait_route(env: Environment, name_server: str, topic: str) -> None:
-    """Until a name server knows where a topic is; a Java broker tells it later than the creator.
+    """Wait until a name server has the topic's route; a Java broker registers a new topic late.
 
     Raises:
-        RemoteError: after `ROUTE_S_MAX` it still does not.
+        RemoteError: the route is still missing after `ROUTE_S_MAX`.
     """
     pool = ChannelPool(env)
     deadline = env.clock.monotonic() + ROUTE_S_MAX
@@ -86,7 +86,7 @@ async def wait_route(env: Environment, name_server: str, topic: str) -> None:
 
 
 async def join_group(env: Environment, address: str, group: str, targets: Targets) -> None:
-    """Make the broker know a consumer group, as a client's first heartbeat does."""
+    """Register a consumer group at the broker, as a client's first heartbeat does."""
     subscription = {
         "classFilterMode": False,
         "codeSet": [],
@@ -120,7 +120,7 @@ async def join_group(env: Environment, address: str, group: str, targets: Target
 
 
 async def max_offset(env: Environment, address: str, topic: str, queue_id: int) -> int:
-    """End of one queue."""
+    """The end of one queue."""
     pool = ChannelPool(env)
     try:
         ext = {"topic": topic, "queueId": str(queue_id)}
@@ -131,7 +131,7 @@ async def max_offset(env: Environment, address: str, topic: str, queue_id: int) 
 
 
 async def wait_until_served(env: Environment, address: str, timeout_s: float) -> float | None:
-    """Poll until a request is answered; the clock's seconds then, or None after `timeout_s`."""
+    """Poll until a request is answered; return the clock's seconds, or None after `timeout_s`."""
     deadline = env.clock.monotonic() + timeout_s
     while env.clock.monotonic() < deadline:
         pool = ChannelPool(env)

@@ -69,7 +69,7 @@ class Targets:
 
     @property
     def queues(self) -> int:
-        """How many queues there are over all topics."""
+        """The number of queues of all topics."""
         return self.topic_count * self.queue_count
 
     def topic(self, topic_index: int) -> str:
@@ -83,7 +83,7 @@ class Targets:
 
 
 class _Template:
-    """Bytes under construction with the places that change remembered."""
+    """Bytes under construction, with the positions of the fields that change."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
@@ -101,7 +101,7 @@ class _Template:
         return self.add(b"0" * width)
 
     def number(self) -> _Template:
-        """A frame number, patched in every lap."""
+        """Append a frame number, which every lap patches."""
         self.numbers.append(self.size)
         return self.add(b"0" * FRAME_DIGITS)
 
@@ -134,7 +134,7 @@ def _add_properties(template: _Template, separator: bytes, end: bytes, *, is_gro
 
 
 class FrameRing:
-    """The frames of one run; `burst` gives the next ones as bytes ready for the socket.
+    """The frames of one run; `burst` returns the next ones as bytes for the socket.
 
     `batch_count` 0 renders SEND_MESSAGE_V2 (310) with one body each, n > 0 SEND_BATCH_MESSAGE
     (320) with n messages each. `body_bytes` is the size of one body, at least 12. `seed` makes
@@ -234,7 +234,7 @@ class FrameRing:
         )
         messages[:, :, tail : tail + tail_bytes] = tails
         self._tail_bytes = tail_bytes
-        # Plain bytes: cutting them costs a fifth of indexing an array, for every message verified.
+        # Plain bytes: slicing them costs a fifth of indexing an array, for every verified message.
         self._tails = tails.tobytes()
         self._fill_ids(header, message, chance, seed)
 
@@ -268,7 +268,7 @@ class FrameRing:
 
     @property
     def window_max(self) -> int:
-        """In-flight frames the ring allows before a block is patched that may still be unsent."""
+        """The most frames in flight: with more, a block might be patched before it is sent."""
         return self.rows // 2
 
     def prepare(self) -> None:
@@ -299,7 +299,7 @@ class FrameRing:
         return self._slice(first, self.rows, now_ms) + self._slice(0, last - self.rows, now_ms)
 
     def prepare_for(self, count: int) -> None:
-        """Patch what the next `count` frames need and was not patched ahead."""
+        """Patch the next `count` frames that were not patched ahead."""
         while self._blocks_patched * self._block < self.sent + count:
             self._patch_block(self._blocks_patched)
             self._blocks_patched += 1

@@ -1,7 +1,7 @@
-"""Which loads there are: the rows of the table, their sizes and what each has to reach.
+"""The loads: the rows of the table, their sizes and targets.
 
-A `Load` says everything the worker process needs; the issue's targets stand beside the rows they
-belong to, so that the report can print target and figure side by side.
+A `Load` has everything that the worker process needs, and its target, so that the report can print
+target and figure side by side.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ Flush = Literal["async", "sync"]
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """One row: `connections` x `window` requests of `body_bytes` bodies (x `batch_count`).
 
-    `target` is the rate per second the issue asks for (None: none), `echo_target` the median
-    latency allowed as a multiple of the echo server's. `echo_then` is what the echo server made on
-    the machine the target was set for: target over it is the share of echo a figure should have
-    on any machine. `settings` are broker settings the row
-    needs. `unit` names what is counted. For kind "client" `program` names the client program, and
-    `echo_as` the raw frames that ask of the echo server what the program asks of the broker. With
-    `may_expire` the oldest messages of a queue may be gone when it is read back. Kinds "fill" and
-    "check" belong to the restart operation: one writes, the other reads back after the restart.
-    "message" is from a send to being pulled, `program` the kind of message (`kind_worker`).
+    `target` is the rate per second that the row should reach (None: none), `echo_target` the
+    greatest median latency as a multiple of the echo server's.  `echo_then` is the rate of the echo
+    server on the machine for which the target was set: target / `echo_then` is the share of echo
+    that a figure should have on any machine. `settings` are the row's broker settings.  `unit`
+    names what is counted. For kind "client" `program` names the client program, and `echo_as` the
+    raw frames that ask of the echo server what the program asks of the broker. With `may_expire`
+    the oldest messages of a queue may be gone when it is read back. Kinds "fill" and "check" belong
+    to the restart operation: one writes, the other reads back after the restart. "message" is from
+    a send to being pulled, `program` the kind of message (`kind_worker`).
     """
 
     name: str
@@ -63,12 +63,12 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unit(self) -> str:
-        """What the rate counts."""
+        """The unit that the rate counts."""
         return {"pull": "pulls", "send": "sends"}.get(self.kind, "messages")
 
 
 class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What one worker process does: a load against a server, so many rounds of so many seconds.
+    """The order to one worker process: a load, a server, and the number and length of rounds.
 
     With an `echo_address` each round is preceded by one against the echo server. `verify` is
     False only against a server that stores nothing. `state_path` is where "fill" leaves the
@@ -122,7 +122,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rounds(msgspec.Struct, frozen=True, kw_only=True):
-    """All rounds of an order: against the server and, one before each, against the echo server."""
+    """All rounds of an order: against the server, and before each one against the echo server."""
 
     rounds: list[Round]
     echo: list[Round] = []
@@ -161,7 +161,7 @@ RAW_LOADS: Final = (
     Load(name="end-to-end 1x64", kind="end-to-end", has_echo=False),
 )
 
-#: Raw frames as one client sends them: what the echo server answers beside a client's row.
+#: Raw frames that equal one client's; the echo server answers them for a client's row.
 ECHO_LOADS: Final = {
     load.name: load
     for load in (
@@ -201,13 +201,13 @@ CLIENT_LOADS: Final = (
 )
 
 
-#: What the suite `kinds` measures; the others are compared with the first.
+#: The loads of the suite `kinds`; the others are compared with the first.
 KIND_LOADS: Final = tuple(
     Load(name=f"message {kind}", kind="message", program=kind, has_echo=False)
     for kind in ("plain", "ordered", "delayed", "timed", "transactional", "filtered")
 )
 
-#: What the suite `scale` measures, in this order (see `scale`).
+#: The steps of the suite `scale`, in this order.
 SCALE_STEPS: Final = ("topics", "clients", "connections", "pulls")
 
 
@@ -222,7 +222,7 @@ def custom_load(
     queues: int,
     flush: Flush,
 ) -> Load:
-    """A row from the command line's options."""
+    """The row that the command line's options describe."""
     body = f"{body_bytes} B"
     batch = f" batch{batch_count}" if batch_count else ""
     return Load(

@@ -1,7 +1,6 @@
-"""What a run costs and where it ran: /proc readings, pinning, the disk's fdatasync, percentiles.
+"""Costs and conditions of a run: /proc readings, pinning, the disk's fdatasync, percentiles.
 
-Nothing here touches a socket. On a system without /proc or sched_setaffinity the readings are
-None and the report says so instead of guessing.
+On a system without /proc or sched_setaffinity the readings are None, and the report says so.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ KERNEL_THREADS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Microseconds: median, 99 %, 99.9 %, the worst, and how many were measured."""
+    """Latencies in microseconds: median, 99 %, 99.9 %, maximum, and the number of values."""
 
     p50_us: float
     p99_us: float
@@ -68,7 +67,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class ProcessReading:
-    """CPU seconds used so far and resident kilobytes of one process.
+    """The CPU seconds and resident kilobytes of one process.
 
     `anonymous_kb` leaves out mapped store files, which the page cache owns.
     """
@@ -97,8 +96,9 @@ def read_process(pid: int) -> ProcessReading | None:
 
 @dataclass(frozen=True, slots=True)
 class MachineReading:
-    """Seconds since the machine started: on the clock, taken by other guests of the host, used by
-    all processes and by ours. Interrupts are nobody's: most of them are our own packets.
+    """Seconds since the machine started: elapsed, taken by other guests, used by all and by us.
+
+    Interrupts belong to nobody here: most of them are our own packets.
     """
 
     clock_s: float
@@ -108,7 +108,7 @@ class MachineReading:
 
 
 def read_machine(pids: Iterable[int] = (), proc: Path = Path("/proc")) -> MachineReading | None:
-    """A reading; None where there is no /proc.
+    """Read the machine's times; None where there is no /proc.
 
     Ours are this process, its children that have ended, the processes `pids`, and the kernel's
     threads, which write our files.
@@ -122,7 +122,7 @@ def read_machine(pids: Iterable[int] = (), proc: Path = Path("/proc")) -> Machin
     wanted = set(pids)
     ours = 0
     for path in proc.glob("[0-9]*/stat"):
-        # A process may end between our seeing its folder and reading in it.
+        # A process may end after we have listed its folder.
         with suppress(OSError, ValueError):
             stat = path.read_bytes()
             values = stat[stat.rindex(b")") + 2 :].split()
@@ -140,8 +140,9 @@ def read_machine(pids: Iterable[int] = (), proc: Path = Path("/proc")) -> Machin
 def shares_of_others(
     before: MachineReading | None, after: MachineReading | None
 ) -> tuple[float, float]:
-    """The parts of the machine's time, all cores together, that other guests of the host and
-    that processes of others here took between two readings; 0 where that is not known.
+    """The shares of the machine's time that other guests and other processes took between readings.
+
+    Both are parts of the time of all cores; 0 where the system does not tell.
     """
     if before is None or after is None or after.clock_s <= before.clock_s:
         return 0.0, 0.0
@@ -220,7 +221,7 @@ def fdatasync_us(folder: Path, size_bytes: int) -> Latency | None:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Everything a reader needs to judge a figure, as (name, value) rows.
+    """The conditions of a measurement as (name, value) rows.
 
     `fdatasync_us` is the median time of one fdatasync after 96 KiB, which is about what 256
     messages of 128 bytes leave behind; None where it cannot be measured.
@@ -230,7 +231,7 @@ class Conditions:
     fdatasync_us: float | None = None
 
     def as_dict(self) -> dict[str, str]:
-        """The same for JSON."""
+        """The conditions for JSON."""
         return dict(self.rows)
 
 
@@ -256,7 +257,7 @@ def _processor() -> str:
 def machine_conditions(
     folder: Path, server_core: int | None, generator_core: int | None
 ) -> Conditions:
-    """Machine, versions, cores and the disk's fdatasync under `folder`."""
+    """Measure and describe machine, versions, cores and the disk's fdatasync under `folder`."""
     small, large = fdatasync_us(folder, 4096), fdatasync_us(folder, 98_304)
     pinning = (
         f"server on core {server_core}, generator on core {generator_core}"

@@ -1,7 +1,7 @@
-"""Server processes of a run: the broker (`cometmq up`), the echo server, and the workers.
+"""The processes of a run: the broker (`cometmq up`), the echo server, and the workers.
 
-Servers are started on the server's core, so that all their threads inherit it. A started server
-is always stopped, by its own id, when the context ends.
+Servers are started on the server's core, so that all their threads inherit it. The end of the
+context always stops a started server by its process id.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CLONE: Final = str(Path(__file__).resolve().parents[2])
 
 @dataclass(slots=True)
 class Server:
-    """A running server process; `ready_s` is how long it took to answer its first request."""
+    """A running server process; `ready_s` is the time until it answered its first request."""
 
     address: str
     name_server: str
@@ -58,23 +58,23 @@ class Server:
         return self.process.pid
 
     def pause(self) -> None:
-        """Stand still and use no CPU until `resume`."""
+        """Stop the process (SIGSTOP) until `resume`."""
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Go on."""
+        """Let the process continue."""
         self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """As kill -9 does."""
+        """Kill the process, like kill -9."""
         self.process.kill()
         self.process.wait()
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL when that is not enough."""
+        """End the process by SIGTERM, or by SIGKILL if that does not help."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            # One that stands still could not end.
+            # A stopped process could not end.
             self.resume()
             try:
                 self.process.wait(STOP_S_MAX)
@@ -90,7 +90,7 @@ class Server:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nothing listened on a moment ago."""
+    """Ports without a listener at the time of the call."""
 
     async def find() -> list[int]:
         network = TcpNetwork()
@@ -104,7 +104,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _environment() -> dict[str, str]:
-    """Our own environment, with the clone where `python -m bench...` finds it."""
+    """Our environment, with the clone on Python's path for `python -m bench...`."""
     paths = [CLONE, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
@@ -121,7 +121,7 @@ def broker_command(
 
 
 def spawn(command: Sequence[str], log: Path, core: int | None) -> subprocess.Popen[bytes]:
-    """Start a process on a core; what it writes goes to `log`."""
+    """Start a process on a core; its output goes to `log`."""
     with log.open("ab") as out, on_core(core):
         return subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=_environment())
 
@@ -140,7 +140,7 @@ def _wait(
             if process.poll() is not None or left <= 0:
                 break
     finally:
-        if ready is None:  # also when we are told to end: nobody else knows the process yet
+        if ready is None:  # also after a signal to us: nobody else knows the process yet
             process.kill()
             process.wait()
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
@@ -156,7 +156,7 @@ def start_broker(
     settings: Mapping[str, str] | None = None,
     ready_s_max: float = READY_S_MAX,
 ) -> Iterator[Server]:
-    """`cometmq up` on free ports over a store directory, ready when it answers a request."""
+    """Run `cometmq up` on free ports and a store directory until it answers a request."""
     name_server_port, broker_port = free_ports(2)
     address = f"127.0.0.1:{broker_port}"
     command = broker_command(store, name_server_port, broker_port, settings or {})
@@ -173,7 +173,7 @@ def start_broker(
 
 @contextlib.contextmanager
 def start_echo(folder: Path, *, core: int | None = None, body_bytes: int = 128) -> Iterator[Server]:
-    """The echo server on a free port."""
+    """Run the echo server on a free port."""
     (port,) = free_ports(1)
     address = f"127.0.0.1:{port}"
     command = [sys.executable, "-m", "bench.worker.echo", "--port", str(port)]
@@ -189,10 +189,10 @@ def start_echo(folder: Path, *, core: int | None = None, body_bytes: int = 128) 
 
 
 def run_worker(module: str, order: bytes, core: int | None) -> Any:
-    """Run `python -m <module>` with a JSON order on stdin; its answer's bytes.
+    """Run `python -m <module>` with a JSON order on stdin; return its output.
 
     Raises:
-        ClientError: the worker failed; carries its last words.
+        ClientError: the worker failed; the text has its last lines.
     """
     with tempfile.TemporaryFile() as errors, on_core(core):
         process = subprocess.Popen(

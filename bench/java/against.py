@@ -1,8 +1,8 @@
-"""Two brokers side by side: rows, goals, medians, spreads, ratios and verdicts. No I/O.
+"""Comparison of two brokers: rows, goals, medians, spreads, ratios and verdicts, without I/O.
 
-A ratio says how many times better ours is: ours / theirs for rates, theirs / ours for seconds and
-megabytes. It is taken of the medians; the spread of the ratios of neighbouring rounds says how far
-to trust it, since a slow minute of the machine falls on both rounds of a pair.
+A ratio says how many times better our figure is: ours / theirs for rates, theirs / ours for seconds
+and megabytes.  It is the ratio of the medians.  The spread of the ratios of neighbouring rounds
+shows its accuracy, since a slow minute of the machine affects both rounds of a pair.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ CPU_SHARE: Final = 0.40
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
-    """What a row should reach; None where nothing is asked.
+    """The goal of a row; None where there is none.
 
-    `ratio` is how many times better at least, `p99_share` and `cpu_share` the parts of the other's
-    at most, `limit` an absolute upper bound of our own figure in the row's unit.
+    Our figure should be at least `ratio` times better.  Our p99 and CPU time should be at most
+    `p99_share` and `cpu_share` of theirs.  `limit` is the upper bound of our figure in its unit.
     """
 
     ratio: float | None = None
@@ -132,7 +132,7 @@ ROW_NAMES: Final = tuple(row.name for row in (*LOAD_ROWS, *FACT_ROWS))
 
 
 def chosen_rows(only: tuple[str, ...]) -> list[RowSpec]:
-    """Rows whose name or group is, or else contains, one of `only`; all without any."""
+    """Rows whose name or group equals, or else contains, one of `only`; all rows if it is empty."""
     rows = [*LOAD_ROWS, *FACT_ROWS]
     if not only:
         return rows
@@ -149,7 +149,7 @@ def chosen_rows(only: tuple[str, ...]) -> list[RowSpec]:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing a row should reach, and whether it did; `value` in the terms of `text`."""
+    """One goal of a row and the measured value; `text` names the unit of `value`."""
 
     text: str
     value: float
@@ -164,11 +164,11 @@ class Check:
 
 @dataclass(slots=True)
 class Comparison:
-    """A row with the figures of both sides, in the order they were taken.
+    """A row with the figures of both sides, in the order of measurement.
 
-    Rate rows have rounds; the others have plain `ours` and `theirs`. `error` voids the row,
-    `skipped` says why it was not run at all. The shares are the parts of the machine's time that
-    other guests of its host and that processes of others took meanwhile.
+    Rate rows have rounds; other rows have plain figures.  With an `error` the row has no result;
+    `skipped` is the reason why the row did not run.  The shares are the parts of the machine's
+    time that other guests of its host and other processes took during the row.
     """
 
     spec: RowSpec
@@ -184,27 +184,27 @@ class Comparison:
 
     @property
     def ours(self) -> list[float]:
-        """Our figure of every round."""
+        """Our figures, one for each round."""
         return [one.messages_rate for one in self.our_rounds] or self.our_values
 
     @property
     def theirs(self) -> list[float]:
-        """The other's figure of every round."""
+        """The other broker's figures, one for each round."""
         return [one.messages_rate for one in self.their_rounds] or self.their_values
 
     @property
     def has_figures(self) -> bool:
-        """Whether both sides were measured and nothing voids it."""
+        """Whether both sides were measured without an error."""
         return bool(self.ours and self.theirs) and not self.error and not self.skipped
 
     def better(self, ours: float, theirs: float) -> float:
-        """How many times better ours is, of one pair of figures."""
+        """How many times better our figure of this pair is."""
         over, under = (ours, theirs) if self.spec.is_rate else (theirs, ours)
         return over / under if under else float("inf")
 
     @property
     def ratio(self) -> float | None:
-        """How many times better ours is, of the medians."""
+        """How many times better our median is."""
         ours, theirs = median_of(list(self.ours)), median_of(list(self.theirs))
         return None if ours is None or theirs is None else self.better(ours, theirs)
 
@@ -214,7 +214,7 @@ class Comparison:
         return [self.better(a, b) for a, b in zip(self.ours, self.theirs, strict=False)]
 
     def medians(self, figure: str) -> tuple[float | None, float | None]:
-        """Median of a `Round` figure, ours and theirs."""
+        """Our median and their median of a `Round` figure."""
         ours = median_of([getattr(one, figure) for one in self.our_rounds])
         return ours, median_of([getattr(one, figure) for one in self.their_rounds])
 
@@ -223,7 +223,7 @@ class Comparison:
         return _cpu_per_million(self.our_rounds), _cpu_per_million(self.their_rounds)
 
     def checks(self) -> list[Check]:
-        """Everything the row should reach, with what it reached."""
+        """The goals of the row with the measured values."""
         if not self.has_figures:
             return []
         goal, found = self.spec.goal, list[Check]()

@@ -1,7 +1,7 @@
-"""`cometmq bench --against java`: plan, run, print.
+"""`cometmq bench --against java`: plans and runs a comparison and prints its report.
 
-Exit code 0 says that every row ran or was skipped for a stated reason and that everything
-acknowledged was read back; missed targets are printed, not punished.
+Exit code 0 means that every row ran, or was skipped for a stated reason, and that every
+acknowledged message was read back.  A missed target is printed but does not change the exit code.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["list_rows", "measure_against"]
 
 
 def list_rows() -> None:
-    """One line a row: its group, its name and what it should reach."""
+    """Print one line for each row: its group, name and goal."""
     for row in (*LOAD_ROWS, *FACT_ROWS):
         goal = row.goal
         wanted = [f"{goal.ratio:g}x"] if goal.ratio is not None else []
@@ -47,7 +47,7 @@ def list_rows() -> None:
 
 
 def measure_against(options: dict[str, Any], settings: Settings, say: Callable[[str], None]) -> int:
-    """Run what the command line asks for; returns the exit code."""
+    """Run the comparison that the options choose; return the exit code."""
     rows = chosen_rows(tuple(options["only"]))
     if not rows:
         raise ConfigError(

@@ -1,7 +1,7 @@
 """A comparison as text, as JSON, and as one HTML page with inline style and inline SVG.
 
-On the page each row is a pair of bars, ours and the Java broker's, as long as their medians; the
-thin line is the spread over the rounds. Rows of different units have scales of their own.
+On the page each row is a pair of bars, ours and the Java broker's, as long as their medians.  A
+thin line shows the spread over the rounds.  Rows of different units have different scales.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FIGURES: Final = (
 
 
 def number_text(value: float | None) -> str:
-    """A figure with as many digits as it deserves."""
+    """A figure with the digits that are significant."""
     if value is None:
         return "-"
     if value >= 1000:
@@ -56,7 +56,7 @@ def number_text(value: float | None) -> str:
 
 
 def spread_text(values: list[float]) -> str:
-    """Least and greatest of some figures."""
+    """The smallest and the largest figure."""
     if len(values) < 2:
         return ""
     return f"{number_text(min(values))}-{number_text(max(values))}"
@@ -160,7 +160,7 @@ COSTS: Final[tuple[tuple[str, Callable[[Comparison], str]], ...]] = (
 
 
 def summary(comparisons: list[Comparison]) -> str:
-    """How many targets were met, of those that could be judged."""
+    """The number of met targets among those that were measured."""
     checks = [check for one in comparisons for check in one.checks()]
     met = sum(check.is_met for check in checks)
     return f"{met} of {len(checks)} targets met"
@@ -188,7 +188,7 @@ def as_text(conditions: Conditions, comparisons: list[Comparison]) -> str:
 
 
 def _grouped(word: str, reasons: list[tuple[str, str]]) -> list[str]:
-    """A line for each reason, with the names of all rows that have it."""
+    """A line for each reason with the names of its rows."""
     return [
         f"{word}  {', '.join(name for name, other in reasons if other == why)}: {why}"
         for why in dict.fromkeys(why for _, why in reasons if why)
@@ -196,7 +196,7 @@ def _grouped(word: str, reasons: list[tuple[str, str]]) -> list[str]:
 
 
 def as_json(conditions: Conditions, comparisons: list[Comparison]) -> dict[str, Any]:
-    """The report for a machine: conditions, then every row with medians, spreads and rounds."""
+    """The report for a program: conditions, then every row with medians, spreads and rounds."""
     return {
         "conditions": conditions.as_dict(),
         "summary": summary(comparisons),

@@ -1,9 +1,9 @@
-"""Runs a comparison: both brokers on the server's core, one of them standing still, in turn.
+"""Runs a comparison: both brokers share the server's core, and one of them is always stopped.
 
-Rows of a group share a pair of brokers on fresh stores. The Java broker is loaded with the rows of
-the group until it had its warm-up; then every row goes ours, theirs, ours, theirs ... with a short
-untimed part before each. While one side is measured the processes of the other are stopped
-(SIGSTOP), so that an idle JVM's threads cost nobody anything.
+Rows of a group share a pair of brokers on fresh stores.  The Java broker is first loaded with the
+rows of the group for its warm-up time.  Then the rounds of every row alternate between ours and
+theirs, with a short untimed part before each.  While one side is measured, the processes of the
+other are stopped (SIGSTOP), so that an idle JVM's threads take no time.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a comparison is run; `settings` as for the other suites.
+    """The settings of a comparison; `settings` are those of the other suites.
 
-    `warm_up_s` is the load a Java broker gets before anything of a group is timed, `backlog` how
-    many messages its consumer reads, `restart_gb` what a killed broker holds.
+    A Java broker is loaded for `warm_up_s` seconds before a group is timed.  Its consumer reads
+    `backlog` messages.  A killed broker's store holds `restart_gb` gigabytes.
     """
 
     settings: Settings
@@ -66,7 +66,7 @@ class Plan:
 
 
 def compare(plan: Plan, rows: list[RowSpec], say: Say) -> list[Comparison]:
-    """All rows; a failure becomes its row's error, what is missing its rows' `skipped`."""
+    """Compare all rows; a failure becomes the row's error, a missing peer the row's `skipped`."""
     found: list[Comparison] = []
     for group in dict.fromkeys(row.group for row in rows):
         comparisons = [Comparison(row) for row in rows if row.group == group]
@@ -92,7 +92,7 @@ def compare(plan: Plan, rows: list[RowSpec], say: Say) -> list[Comparison]:
 
 @dataclass(slots=True)
 class _Pair:
-    """Both sides of a group, and the Java client where the group needs it."""
+    """Both brokers of a group, and the Java client if the group needs it."""
 
     plan: Plan
     ours: Server
@@ -108,7 +108,7 @@ class _Pair:
 
     @contextlib.contextmanager
     def only(self, is_ours: bool) -> Iterator[Server]:
-        """One side alone."""
+        """Let one side run while the other is stopped."""
         if is_ours:
             self.theirs.pause()
         else:
@@ -120,7 +120,7 @@ class _Pair:
             self.ours.resume()
 
     def round(self, row: RowSpec, *, is_ours: bool, seconds: float, warm_up_s: float) -> Round:
-        """One verified round against one side."""
+        """Run one verified round against one side."""
         with self.only(is_ours) as server:
             if row.call is not None:
                 assert self.client is not None
@@ -191,9 +191,9 @@ def _run_group(plan: Plan, group: str, comparisons: list[Comparison], say: Say) 
 
 
 def _warm_up(pair: _Pair, rows: list[RowSpec], say: Say) -> None:
-    """Load theirs with the group's rows until it had its seconds, ours shortly with each.
+    """Load theirs with the group's rows for the warm-up time, and ours shortly with each row.
 
-    Rounds are verified as the timed ones; a refusal under a cold JIT only costs its seconds.
+    These rounds are verified like the timed ones; a send that a cold JVM refuses only costs time.
     """
     total = pair.plan.warm_up_s
     if not total:
@@ -205,7 +205,7 @@ def _warm_up(pair: _Pair, rows: list[RowSpec], say: Say) -> None:
         say(f"warming Java up: {row.name}, {loaded:.0f} of {total:.0f} s")
         try:
             one = pair.round(row, is_ours=False, seconds=each, warm_up_s=0.0)
-            # A backlog takes as long as it takes.
+            # A backlog has no time limit.
             loaded += one.seconds
         except CometError as error:
             failures += 1
@@ -221,7 +221,7 @@ def _warm_up(pair: _Pair, rows: list[RowSpec], say: Say) -> None:
 def _measure(pair: _Pair, comparison: Comparison, say: Say) -> None:
     settings, row = pair.plan.settings, comparison.spec
     before = read_machine(pair.pids)
-    # The code of the row before may have been compiled for what that one did.
+    # The JVM may have compiled its code for the previous row.
     again = min(WARM_UP_ROUND_S, pair.plan.warm_up_s / 10)
     try:
         if again:
@@ -262,12 +262,12 @@ def _operation(plan: Plan, comparison: Comparison, say: Say) -> None:
         comparison.error = str(error)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    # All servers have ended and are counted as ours.
+    # All servers have ended; their CPU time counts as that of our children.
     comparison.stolen_share, comparison.others_share = shares_of_others(before, read_machine())
 
 
 def _start_up(plan: Plan, comparison: Comparison, folder: Path, say: Say) -> None:
-    """Empty store to first answer: ours with its name server, theirs without."""
+    """Time from an empty store to the first answer: ours with its name server, theirs without."""
     settings = plan.settings
     name_servers: list[float] = []
     for number in range(settings.rounds):
@@ -288,7 +288,7 @@ def _start_up(plan: Plan, comparison: Comparison, folder: Path, say: Say) -> Non
 
 
 def _idle_memory(plan: Plan, comparison: Comparison, folder: Path, say: Say) -> None:
-    """Resident memory of all processes of a side, when idle after the start."""
+    """Resident memory of all processes of a side, idle after the start."""
     settings = plan.settings
     parts: list[tuple[float, float]] = []
     for number in range(settings.rounds):
@@ -371,7 +371,7 @@ def _restart(plan: Plan, comparison: Comparison, folder: Path, say: Say) -> None
 
 
 def _reading_back(order: WorkOrder, address: str) -> WorkOrder:
-    """The order that reads back what `order` filled in."""
+    """The order that reads back the messages of ``order``."""
     check = msgspec.structs.replace(order.load, kind="check")
     return msgspec.structs.replace(order, address=address, load=check)
 
@@ -382,7 +382,7 @@ def _work(order: WorkOrder, settings: Settings) -> Rounds:
 
 
 def short(plan: Plan) -> Plan:
-    """A trial of the same: one round of at most a second, small fills."""
+    """The plan of a trial: one round of at most a second, with small stores."""
     seconds = min(plan.settings.seconds, 1.0)
     settings = replace(plan.settings, rounds=1, seconds=seconds, fill_messages=50_000)
     return replace(

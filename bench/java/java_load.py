@@ -1,8 +1,8 @@
-"""Load through RocketMQ's own Java client: one JVM on the generator's core, told what to do.
+"""Load through RocketMQ's Java client: one JVM on the generator's core that takes commands.
 
-The program (`Load.java`) serves both brokers in turn, so that its code is compiled for both
-alike. Whatever it was told was acknowledged is read back from the broker over raw frames and
-compared, message by message; whatever its consumer got is held against what was filled in.
+The program (`Load.java`) loads both brokers in turn, so that its JIT-compiled code is the same for
+both.  Acknowledged messages are read back over raw frames and compared one by one.  Messages that
+its consumer received are compared with those that were sent.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class JavaCall(msgspec.Struct, frozen=True, kw_only=True):
-    """What the Java client does: `mode` sync, async (32 in flight a thread), batch or consume."""
+    """A command to the Java client; `mode` is sync, async (32 per thread), batch or consume."""
 
     mode: str
     threads: int = 1
@@ -56,7 +56,7 @@ class JavaCall(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class JavaBodies:
-    """The bodies of the Java program, which need no ring: an id, then digits over and over."""
+    """The bodies of the Java program, which need no ring: an id, then repeated digits."""
 
     targets: Targets
     body_bytes: int
@@ -75,7 +75,7 @@ class JavaBodies:
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """What a command gave, and the costs between its `begin` and its `end`."""
+    """The result of a command, and the costs between its `begin` and its `end`."""
 
     done: dict[str, Any]
     server_cpu_s: float | None
@@ -111,7 +111,7 @@ class _Timed:
 
 
 class JavaLoad:
-    """The running program."""
+    """The running Java program."""
 
     def __init__(self, process: subprocess.Popen[bytes], folder: Path) -> None:
         self._process = process
@@ -126,13 +126,13 @@ class JavaLoad:
     def round(
         self, call: JavaCall, server: Server, *, seconds: float, warm_up_s: float, messages: int
     ) -> Round:
-        """One round against one broker, verified.
+        """Run one verified round against one broker.
 
         `messages` is the size of a backlog.
 
         Raises:
-            ClientError: the program failed; carries its words.
-            VerifyFailed: the broker holds, or the consumer got, something else.
+            ClientError: the program failed; the text has its last lines.
+            VerifyFailed: the broker has, or the consumer received, other messages.
         """
         self._number += 1
         prefix = f"BenchJ{time.time_ns() // 1_000_000 % 1_000_000_000:09d}T"  # noqa: TID251
@@ -206,7 +206,7 @@ class JavaLoad:
     def _event(self) -> dict[str, Any]:
         stdout = cast("IO[bytes]", self._process.stdout)
         for line in stdout:
-            # The client's own logging may speak on the same stream.
+            # The client's logging may write to the same stream.
             if line.startswith(b'{"event"'):
                 return cast("dict[str, Any]", json.loads(line))
         raise ClientError(
@@ -234,7 +234,7 @@ async def _fill(order: WorkOrder) -> tuple[FrameRing, Sent]:
 
 
 def _verified(acknowledged: Ints, bodies: JavaBodies, server: Server) -> Verdict:
-    """What was acknowledged is there; a Java broker makes its queues behind its answers."""
+    """Check that acknowledged messages exist; a Java broker fills its queues after its answers."""
     deadline = time.monotonic() + DISPATCH_S_MAX
     while True:
         try:
@@ -262,10 +262,10 @@ def _expanded(rows: Ints, count: int) -> Ints:
 
 
 def check_received(received: Ints, ring: FrameRing, wanted: int) -> None:
-    """Each message once, each body as filled in; rows (message id, CRC-32).
+    """Check rows of (message id, CRC-32): each message came once with its body.
 
     Raises:
-        VerifyFailed: one is missing, doubled or changed.
+        VerifyFailed: a message is missing, repeated or changed.
     """
     distinct = len(np.unique(received[:, 0]))
     if len(received) != wanted or distinct != wanted:
@@ -280,7 +280,7 @@ def check_received(received: Ints, ring: FrameRing, wanted: int) -> None:
 
 @contextmanager
 def start_java_load(folder: Path, *, core: int | None = None) -> Iterator[JavaLoad]:
-    """The program, on a core; ended with the context.
+    """Run the program on a core until the context ends.
 
     Raises:
         PeerMissing: Java, its compiler, Maven or the jars are missing.

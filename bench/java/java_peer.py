@@ -1,12 +1,13 @@
-"""RocketMQ's Java broker as the other side of a comparison: found, fetched, started, stopped.
+"""RocketMQ's Java broker for a comparison: fetches, starts and stops it.
 
 Needs `java`, and `mvn` once: the jars of a release are fetched by Maven into a cache folder
 (`COMETMQ_INTEROP_CACHE`, else `~/.cache/cometmq/java`), and `javac` builds the load program of
-`bench/java` there, under the digest of its source. What is missing is `PeerMissing`, one sentence
-that says what and what to do; a peer that is there and does not start is an ordinary error.
+`bench/java` there, under the digest of its source.  If something is missing, `PeerMissing` names it
+and the remedy in one sentence; a peer that exists and does not start is an ordinary error.
 
-Broker and name server run as shipped (G1, the heap touched before it serves, but for the small one
-that memory is measured with), with the heap a comparison asks for and the keys of `broker_conf`.
+Broker and name server run as shipped (G1, a heap that is touched before serving), with the heap
+size of the comparison and the keys of `broker_conf`.  Only the small heap of the memory rows is not
+touched.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ _OPENED: Final = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
 )
-#: What distribution/bin/runbroker.sh gives the JVM, but for the heap's size.
+#: The JVM options of distribution/bin/runbroker.sh without the heap's size.
 _BROKER_OPTIONS: Final = (
     "-server",
     "-XX:+UseG1GC",
@@ -77,11 +78,11 @@ _BROKER_OPTIONS: Final = (
 
 
 class PeerMissing(CometError):
-    """The Java side cannot be had on this machine; the text says why and what would help."""
+    """This machine lacks the Java side; the text names the cause and the remedy."""
 
 
 def cache_folder() -> Path:
-    """Where jars and the built load program are kept."""
+    """The folder of jars and of the built load program."""
     named = os.environ.get("COMETMQ_INTEROP_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     folder = Path(named) if named else Path(base) / "cometmq" / "java"
@@ -97,7 +98,7 @@ def _need(program: str, why: str) -> str:
 
 
 def fetch_jars(artifact: str, version: str = JAVA_VERSION) -> Path:
-    """The folder with the jars of one RocketMQ artifact and of all it needs.
+    """The folder with the jars of one RocketMQ artifact and its dependencies.
 
     Raises:
         PeerMissing: there is no Maven, or Maven could not fetch them.
@@ -134,7 +135,7 @@ def server_class_path() -> str:
 
 
 def load_program(home: Path) -> list[str]:
-    """The command line of the load program over RocketMQ's own client; `home` takes its logs.
+    """The command line of the load program; RocketMQ's client writes its logs to `home`.
 
     Raises:
         PeerMissing: Java, its compiler, Maven or the jars are missing.
@@ -165,18 +166,18 @@ def load_program(home: Path) -> list[str]:
 
 @dataclass(slots=True)
 class JavaBroker:
-    """A running Java broker and the name server it registered with."""
+    """A running Java broker and its name server."""
 
     broker: Server
     name_server: Server
 
     def pause(self) -> None:
-        """Both stand still, so that the other side has its core alone."""
+        """Stop both processes, so that the other side has the core alone."""
         self.broker.pause()
         self.name_server.pause()
 
     def resume(self) -> None:
-        """Both go on."""
+        """Let both processes continue."""
         self.name_server.resume()
         self.broker.resume()
 
@@ -233,7 +234,7 @@ def _is_listening(address: str) -> bool:
 
 @contextlib.contextmanager
 def start_java_name_server(folder: Path, *, core: int | None = None) -> Iterator[Server]:
-    """A name server on a free port; `ready_s` is how long it took to accept a connection.
+    """Run a name server on a free port; `ready_s` is the time until it accepted a connection.
 
     Raises:
         PeerMissing: Java or the jars are missing.
@@ -265,7 +266,7 @@ def start_java_name_server(folder: Path, *, core: int | None = None) -> Iterator
 def broker_conf(
     store: Path, port: int, name_server: str, settings: Mapping[str, str]
 ) -> dict[str, str]:
-    """The broker's configuration; everything not named is as shipped."""
+    """The broker's configuration; every other key has its default."""
     return {
         "brokerClusterName": "DefaultCluster",
         "brokerName": "broker-a",
@@ -276,7 +277,7 @@ def broker_conf(
         "storePathRootDir": str(store),
         "storePathCommitLog": f"{store}/commitlog",
         "autoCreateTopicEnable": "true",
-        # A send that waited for its turn longer is refused, which would void a round.
+        # Otherwise a send that waits longer is refused, and the round has no result.
         "waitTimeMillsInSendQueue": "10000",
         **settings,
     }
@@ -291,9 +292,9 @@ def start_java_broker(
     settings: Mapping[str, str] | None = None,
     ready_s_max: float = READY_S_MAX,
 ) -> Iterator[JavaBroker]:
-    """A name server and a broker over `folder`/store, ready when the broker answers a request.
+    """Run a name server and a broker on `folder`/store until the broker answers a request.
 
-    The broker's `ready_s` counts from its own start, with the name server already there.
+    The broker's `ready_s` counts from its own start; the name server already runs.
 
     Raises:
         PeerMissing: Java or the jars are missing.
@@ -316,14 +317,14 @@ def _broker_on_free_ports(
     settings: Mapping[str, str],
     ready_s_max: float,
 ) -> Server:
-    """A broker that serves; again with other ports where somebody took one meanwhile."""
+    """Start a broker that serves; try other ports if another process has taken one."""
     for attempts_left in range(START_ATTEMPTS - 1, -1, -1):
         port = _free_port_with_neighbours()
         conf = broker_conf(folder / "store", port, name_server.address, settings)
         path = folder / "broker.conf"
         path.write_text("".join(f"{key}={value}\n" for key, value in conf.items()), "utf-8")
         command = [_java(), f"-Xms{heap}", f"-Xmx{heap}", *_BROKER_OPTIONS]
-        # As shipped; who wants a small process leaves it out.
+        # As shipped; the memory rows leave it out for a small process.
         command += ["-XX:+AlwaysPreTouch"] if heap != SMALL_HEAP else []
         command += [f"-Duser.home={folder}", *_OPENED, "-cp", server_class_path()]
         command += ["org.apache.rocketmq.broker.BrokerStartup", "-c", str(path)]
@@ -357,6 +358,6 @@ def _ready_s(broker: Server, begin: float, ready_s_max: float) -> float:
 
 
 def _last_words(server: Server) -> str:
-    """The end of a Java server's log, without its logging's talk about itself."""
+    """The last lines of a Java server's log, without messages of the logging library."""
     lines = [line for line in server.log_tail().splitlines() if "|-INFO" not in line]
     return " / ".join(lines[-5:]) or "none"

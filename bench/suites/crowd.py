@@ -1,7 +1,8 @@
-"""Many of something, held by the generator while others are measured: connections, held pulls,
-consumers, and a name server that counts what brokers tell it.
+"""Crowds that the generator holds while other work is measured: connections, held pulls, consumers.
 
-Everything here lives on an event loop in a thread of its own (`Background`), so that it stays
+A name server that counts the requests of brokers is here too.
+
+A crowd lives on an event loop in a thread of its own (`Background`), so that it stays connected
 while the main thread starts workers and waits for them.
 """
 
@@ -50,12 +51,12 @@ class Background:
         self._loop.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there and wait for what it gives."""
+        """Run a coroutine on that loop and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
 class CountingNameServer:
-    """Takes every request for done and counts requests and bytes by request code."""
+    """A name server that answers every request with success; counts requests and bytes by code."""
 
     def __init__(self) -> None:
         self.requests: Counter[int] = Counter()
@@ -63,7 +64,7 @@ class CountingNameServer:
         self.data_versions: dict[str, bytes] = {}
 
     async def listen(self) -> str:
-        """Serve on a free port; its address."""
+        """Serve on a free port and return the address."""
         self._listener = await TcpNetwork().listen("127.0.0.1", 0, lambda: _Counted(self))
         return f"127.0.0.1:{self._listener.port}"
 
@@ -72,13 +73,13 @@ class CountingNameServer:
         self._listener.close()
 
     def forget(self) -> None:
-        """Count from nothing."""
+        """Reset the counts."""
         self.requests.clear()
         self.request_bytes.clear()
 
 
 class _Counted(asyncio.Protocol):
-    """A connection of a broker; what it asks of QUERY_DATA_VERSION (322) is never changed."""
+    """A broker's connection; QUERY_DATA_VERSION (322) is always answered with "unchanged"."""
 
     def __init__(self, server: CountingNameServer) -> None:
         self._server = server
@@ -114,7 +115,7 @@ def heartbeat_body(client_id: str, group: str, topic: str, now_ms: int) -> bytes
 
 
 async def look_up(name_server: str, topics: list[str]) -> float:
-    """Ask for the route of every topic, many at once; mean size of an answer in bytes.
+    """Ask for the route of every topic, many at once; return an answer's mean size in bytes.
 
     Raises:
         ClientError: a route was refused.
@@ -144,7 +145,7 @@ async def look_up(name_server: str, topics: list[str]) -> float:
 
 
 class _Silent(asyncio.Protocol):
-    """A connection that says nothing and reads what comes."""
+    """A connection that sends nothing and reads everything."""
 
     transport: asyncio.Transport | None = None
 
@@ -163,7 +164,7 @@ class Crowd:
 
     @classmethod
     async def to(cls, address: str) -> Crowd:
-        """A crowd of nobody yet, made on the loop it is to live on."""
+        """An empty crowd of the broker at ``address``; call this on the crowd's loop."""
         return cls(address)
 
     async def connect(self, count: int) -> None:
@@ -179,7 +180,7 @@ class Crowd:
             )
 
     async def hold(self, count: int, targets: Targets, each: int) -> None:
-        """Hold a pull at the end of each empty queue, `each` of them on one connection."""
+        """Hold a pull at the end of each empty queue, with `each` pulls on one connection."""
         await self.connect((count + each - 1) // each)
         for number in range(count):
             topic_index, queue_id = targets.of_row(number)
@@ -208,7 +209,7 @@ class Crowd:
         await self.heartbeat()
 
     async def heartbeat(self) -> None:
-        """One heartbeat of every consumer, many at once.
+        """Send one heartbeat of every consumer, many at once.
 
         Raises:
             ClientError: the broker refused one.
@@ -225,7 +226,7 @@ class Crowd:
                     raise ClientError(f"a heartbeat was answered {answer.code}: {answer.remark}")
 
     async def close(self) -> None:
-        """Close all of them."""
+        """Close all connections."""
         for silent in self._silent:
             if silent.transport is not None:
                 silent.transport.close()

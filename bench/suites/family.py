@@ -1,8 +1,8 @@
-"""What `cometmq broker --processes N` adds: the same load over one broker and over several.
+"""Compares `cometmq broker --processes N` with one broker under the same load.
 
-As many generators as there are brokers run at once, one on each broker; with one process all of
-them load that one. Nothing is pinned, so that brokers and generators share all cores of the
-machine: on two of them the generators take what a second broker could use.
+There are as many generators as brokers, one for each broker; with one process all of them load that
+broker.  No process is pinned, so brokers and generators share all cores: on a machine with two
+cores the generators take the time that a second broker could use.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Family:
 
 @contextlib.contextmanager
 def start_family(store: Path, count: int, settings: Settings) -> Iterator[Family]:
-    """`cometmq broker --processes COUNT` on ports the system chooses, ready.
+    """Run `cometmq broker --processes COUNT` on free ports; yield the family when it is ready.
 
     Raises:
-        ClientError: it ended, or was not ready in time; carries its last words.
+        ClientError: it ended or was not ready in time; the text has its last lines.
     """
     command = [sys.executable, "-m", "cometmq", "-q", "broker", "--store", str(store)]
     command += ["--listen", "127.0.0.1", "--port", "0", "--processes", str(count)]
@@ -70,10 +70,10 @@ def start_family(store: Path, count: int, settings: Settings) -> Iterator[Family
 
 
 def joined(parts: Sequence[Round]) -> Round:
-    """One round of several that ran at once on brokers of their own, or on the same one.
+    """Combine rounds that ran at the same time on several brokers, or on one, into one round.
 
-    Rates and costs add up; of latencies the worst is kept, since no percentile of all can be told
-    from those of the parts.
+    Rates and costs are added.  Of the latencies the worst is used, since percentiles of parts do
+    not give a percentile of the whole.
     """
 
     def most(figure: str) -> float | None:
@@ -108,7 +108,7 @@ def _round(family: Family, generators: int, settings: Settings, number: int) -> 
             seconds=settings.seconds,
             warm_up_s=settings.warm_up_s,
             broker_name=settings.broker_name,
-            # The last digits name the topics, which several generators make on one broker.
+            # The last digits distinguish the topics of the generators on one broker.
             seed=start + 1 + number * generators + generator,
         )
         for generator in range(generators)
@@ -124,7 +124,7 @@ def _round(family: Family, generators: int, settings: Settings, number: int) -> 
 def measure_processes(
     settings: Settings, say: Say, *, count: int = 2
 ) -> tuple[list[Row], list[Fact]]:
-    """One and `count` processes under the same generators, round by round in turn."""
+    """Measure one process and `count` processes in alternating rounds."""
     rows = []
     for processes in (1, count):
         word = "process" if processes == 1 else "processes"

@@ -1,8 +1,8 @@
-"""The suite `kinds`: what a message of each kind costs the broker beside a plain one.
+"""The suite `kinds`: the broker's cost of each kind of message, compared with a plain one.
 
 All kinds run against one broker, a round of each in turn, so that a slow minute of the machine
-falls on all of them.  The cost is the broker's processor time from the send of a message to its
-being pulled, commit, lock or wait included (`kind_worker`).
+affects all of them.  The cost is the broker's processor time from the send of a message to its
+pull, including its commit, lock or wait (`kind_worker`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def kind_round(settings: Settings, load: Load, server: Server, seconds: float) -
 def measure_kinds(
     settings: Settings, say: Say, loads: tuple[Load, ...] = KIND_LOADS
 ) -> tuple[list[Row], list[Fact]]:
-    """A row for each kind, and what it costs beside the first, which is plain."""
+    """A row for each kind, and its cost relative to the first kind, the plain message."""
     rows = [Row(load) for load in loads]
     store = settings.folder / f"kinds-{time.monotonic_ns()}"
     before = read_machine()

@@ -1,4 +1,4 @@
-"""What is not a rate: start-up, idle memory, restart after kill -9, many queues, rolling files.
+"""Operations that are no rates: start, idle memory, restart after kill -9, queues, rolling files.
 
 start       `cometmq up` on an empty store until it answers a request, and its memory when idle
 restart     N GB over Q queues, kill -9, `cometmq up` until it answers, everything read back
@@ -56,7 +56,7 @@ ROLLING: Final = Load(
     settings={
         "mappedFileSizeCommitLog": str(8 << 20),
         "mappedFileSizeConsumeQueue": str(20 * 3000),
-        "fileReservedTime": "1",  # hours, the least there is; suite._growing_old lets them pass
+        "fileReservedTime": "1",  # hours, the minimum; `suite._growing_old` makes files old enough
         "deleteWhen": ";".join(f"{hour:02d}" for hour in range(24)),
         "cleanResourceInterval": "500",
     },
@@ -64,7 +64,7 @@ ROLLING: Final = Load(
 
 
 def _start(settings: Settings, say: Say) -> tuple[list[Row], list[Fact]]:
-    """Ready, memory when idle, and memory when idle again after a little traffic."""
+    """Measure the time to ready, idle memory, and idle memory after a little traffic."""
     ready: list[float] = []
     idle: list[ProcessReading] = []
     used: list[ProcessReading] = []
@@ -105,7 +105,7 @@ def _read_when_idle(server: Server, readings: list[ProcessReading]) -> None:
 
 
 def restart_load(gigabytes: float, queues: int) -> tuple[Load, int]:
-    """What fills a store before it is killed, and how many messages make so many gigabytes."""
+    """The load that fills a store before the kill, and the number of messages for `gigabytes`."""
     load = Load(
         name="restart",
         kind="fill",
@@ -172,7 +172,7 @@ def _worker(order: WorkOrder, settings: Settings) -> Rounds:
 
 
 def _queues(settings: Settings, say: Say) -> tuple[list[Row], list[Fact]]:
-    """Round by round in turn, so that a slow minute of the machine slows both rows."""
+    """Alternate the rounds of both rows, so that a slow minute of the machine affects both."""
     rows = [Row(FEW_QUEUES), Row(MANY_QUEUES)]
     one_round = replace(settings, rounds=1)
     for number in range(settings.rounds):
@@ -190,7 +190,7 @@ def _queues(settings: Settings, say: Say) -> tuple[list[Row], list[Fact]]:
     note = f"by rates {ratio:.2f}"
     few_us, many_us = (cpu_us_each(row.rounds) for row in rows)
     if few_us and many_us:
-        # CPU time is what a send costs; rates also tell how much of the machine others had.
+        # CPU time is the cost of a send; a rate also depends on other programs of the machine.
         ratio, note = many_us / few_us, f"{few_us:.1f} and {many_us:.1f} us of CPU; {note}"
     name = "cost of a send over 10,000 queues to 8"
     return rows, [Fact(name, ratio, "x", QUEUES_RATIO_LIMIT, note)]
@@ -222,7 +222,7 @@ def measure_operation(
     queues: int,
     processes: int = 2,
 ) -> tuple[list[Row], list[Fact]]:
-    """Rows and facts of one operation; a failure becomes a row with an error."""
+    """Rows and facts of one operation; a failure becomes the error of a row."""
     try:
         if name == "start":
             return _start(settings, say)

@@ -1,10 +1,9 @@
-"""What is printed: one table for people, one JSON document for machines, from the same rows.
+"""The report of a run: a table for people and a JSON document for programs, from the same rows.
 
-Every figure is the median over the rounds of a row. A row shows what it must reach beside what it
-reached; marks say when a figure is not the server's: `G` the generator's core was more than 90 %
-busy, `S` other guests of the host took more than 2 % of the machine's time meanwhile, `B` other
-processes of this machine more than 5 %. A row whose verification failed shows no figure at all,
-only why.
+Every figure is the median over the rounds of a row and stands beside the row's target.  Marks name
+what disturbed a figure: `G` the generator's core was more than 90 % busy, `S` other guests of the
+host took more than 2 % of the machine's time, `B` other processes of this machine took more than
+5 %.  A row whose verification failed shows the reason and no figure.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ class Row:
         return median_of([getattr(one, figure) for one in self.rounds])
 
     def echo_median(self, figure: str) -> float | None:
-        """The same of the echo server."""
+        """Median of a `Round` figure over the rounds against the echo server."""
         return median_of([getattr(one, figure) for one in self.echo])
 
     @property
@@ -96,19 +95,19 @@ class Row:
 
     @property
     def share_of_echo(self) -> float | None:
-        """Rate as a part of the echo server's."""
+        """The rate divided by the echo server's rate."""
         rate, echo = self.median("rate"), self.echo_median("rate")
         return rate / echo if rate is not None and echo else None
 
     @property
     def share_asked(self) -> float | None:
-        """The share of echo that the target was on the machine it was set for."""
+        """The target's share of echo on the machine for which it was set."""
         load = self.load
         return load.target / load.echo_then if load.target and load.echo_then else None
 
     @property
     def reached_by_share(self) -> float | None:
-        """As `reached`, with shares of echo instead of rates."""
+        """Like `reached`, with shares of echo instead of rates."""
         share, asked = self.share_of_echo, self.share_asked
         return share / asked if share is not None and asked else None
 
@@ -120,7 +119,7 @@ class Row:
 
     @property
     def marks(self) -> str:
-        """`G`: generator-bound, `S`, `B`: disturbed by other guests, by other processes here."""
+        """`G`: bound by the generator; `S`: disturbed by other guests; `B`: by other processes."""
         marks = "G" if self.generator_share > GENERATOR_BOUND else ""
         return marks + disturbance_marks(self.stolen_share, self.others_share)
 
@@ -160,9 +159,9 @@ class Fact:
 
 
 def sync_flush_fact(conditions: Conditions, rows: list[Row]) -> list[Fact]:
-    """Synchronous flush beside asynchronous: half of it, or 80 % of what the disk allows.
+    """Compare synchronous flush with asynchronous: half its rate, or 80 % of the disk's limit.
 
-    The disk allows one group of 256 messages (4 connections x 64) for each fdatasync.
+    The disk's limit is one group of 256 messages (4 connections x 64) for each fdatasync.
     """
     rates = {row.load.name: row.median("rate") for row in rows if not row.error}
     asynchronous, synchronous = rates.get("send 4x64"), rates.get("send sync 4x64")
@@ -207,7 +206,7 @@ def _verdict(row: Row) -> str:
 
 
 def cpu_us_each(rounds: list[Round], figure: str = "server_cpu_s") -> float | None:
-    """CPU microseconds for each unit, which a slow or shared machine changes least."""
+    """CPU microseconds for each unit; a slow or shared machine changes this figure least."""
     costs = [
         getattr(one, figure) * 1e6 / (one.rate * one.seconds)
         for one in rounds
@@ -250,7 +249,7 @@ def _megabytes(kilobytes: float | None) -> str:
 
 
 def table(columns: tuple[tuple[str, Callable[[R], str]], ...], rows: list[R]) -> list[str]:
-    """Aligned columns; a heading that begins with `>` is set right."""
+    """Lines of aligned columns; a heading that begins with `>` aligns its column to the right."""
     lines = [[heading.removeprefix(">") for heading, _ in columns]]
     lines += [[cell(row) for _, cell in columns] for row in rows]
     aligned = []
@@ -265,14 +264,14 @@ def table(columns: tuple[tuple[str, Callable[[R], str]], ...], rows: list[R]) ->
 
 
 def disturbance_marks(stolen_share: float, others_share: float) -> str:
-    """`S` and `B`, where others took too much of the machine during a row."""
+    """The marks `S` and `B` of a row, if others took too much of the machine's time."""
     return ("S" if stolen_share > STOLEN_SHARE else "") + (
         "B" if others_share > OTHERS_SHARE else ""
     )
 
 
 def legend(marks: str) -> list[str]:
-    """What the marks of a report mean, a line for each that occurs."""
+    """The meaning of each mark that occurs in a report, a line each."""
     return [line for mark, line in LEGEND.items() if mark in marks]
 
 

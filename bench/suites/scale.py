@@ -1,4 +1,4 @@
-"""The suite `scale`: many topics and queues, many clients, many connections that say nothing.
+"""The suite `scale`: many topics and queues, many clients, many idle connections.
 
 topics        10,000 topics of 10 queues are created; registrations to a name server that counts;
               memory for each topic; route lookups of all of them; a first message to every queue
@@ -6,8 +6,8 @@ clients       consumers that join and send heartbeats
 connections   sends beside 5,000 idle connections
 pulls         sends beside 2,000 held pulls
 
-Sends with a crowd and without one go round by round in turn, against one broker. What counts is
-the broker's CPU time for each, which other load on the machine changes least.
+Rounds of sends with a crowd and without one alternate against one broker. The result is the
+broker's CPU time for each send, which other load on the machine changes least.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many of each."""
+    """The sizes of the crowds."""
 
     topics: int = 10_000
     clients: int = 2_000
@@ -58,7 +58,7 @@ class Sizes:
     pulls: int = 2_000
 
     def smaller(self, divisor: int) -> Sizes:
-        """The same on a smaller scale."""
+        """The sizes divided by ``divisor``."""
         return Sizes(
             *(
                 max(count // divisor, 1)
@@ -69,7 +69,7 @@ class Sizes:
 
 @dataclass(slots=True)
 class _Stage:
-    """A running broker, the loop the crowd lives on, and what is to be reported."""
+    """A running broker, the crowd's loop, and the rows and facts to report."""
 
     settings: Settings
     sizes: Sizes
@@ -81,14 +81,14 @@ class _Stage:
     facts: list[Fact]
 
     def reading(self) -> ProcessReading:
-        """The broker's CPU time and memory now."""
+        """The broker's CPU time and memory at this moment."""
         found = read_process(self.server.pid)
         if found is None:
             raise CometError("this system has no /proc to read a process's memory from")
         return found
 
     def fact(self, name: str, value: float, unit: str, note: str = "", **bound: float) -> None:
-        """One more figure."""
+        """Add a figure to the facts."""
         self.facts.append(Fact(name, value, unit, note=note, **bound))
 
 
@@ -96,7 +96,7 @@ class _Stage:
 def _stage(settings: Settings, sizes: Sizes, say: Say) -> Iterator[_Stage]:
     store = settings.folder / f"scale-{time.monotonic_ns()}"
     counter = CountingNameServer()
-    allow_open_files()  # each connection of a crowd is one
+    allow_open_files()  # each connection of a crowd is an open file
     try:
         with Background() as background:
             address = background.run(counter.listen())
@@ -165,7 +165,7 @@ def _topics(stage: _Stage) -> None:
 
 
 def _first_messages(stage: _Stage, targets: Targets) -> None:
-    """One message to every queue: files begin, memory for each."""
+    """Send one message to every queue, which creates its files; measure memory and time."""
     count = targets.queues
     stage.say(f"a first message to each of {count:,} queues")
     before, begin = stage.reading(), time.monotonic()
@@ -253,7 +253,7 @@ def _pulls(stage: _Stage) -> None:
 def _crowded(
     stage: _Stage, name: str, gather: Callable[[Crowd], Coroutine[Any, Any, None]]
 ) -> float:
-    """Rounds of sends without and with a crowd in turn; the crowd's memory in bytes."""
+    """Alternate rounds of sends without and with a crowd; return the crowd's memory in bytes."""
     rows = [
         Row(msgspec.structs.replace(SEND, name=f"send 4x64, {name}")),
         Row(msgspec.structs.replace(SEND, name=f"send 4x64, without {name}")),
@@ -280,7 +280,7 @@ def _crowded(
 
 
 def _memory_of(stage: _Stage, gather: Callable[[Crowd], Coroutine[Any, Any, None]]) -> float:
-    """Bytes a crowd takes of a broker that has done nothing yet, whose memory has no gaps."""
+    """The memory in bytes that a crowd takes of a fresh broker, whose heap has no gaps yet."""
     crowd = stage.background.run(Crowd.to(stage.server.address))
     before = stage.reading()
     stage.background.run(gather(crowd))
@@ -318,7 +318,7 @@ _STEPS: Final = dict(zip(SCALE_STEPS, (_topics, _clients, _connections, _pulls),
 def measure_scale(
     name: str, settings: Settings, say: Say, sizes: Sizes
 ) -> tuple[list[Row], list[Fact]]:
-    """Rows and facts of one step; a failure becomes a row with an error."""
+    """Rows and facts of one step; a failure becomes the error of a row."""
     try:
         with _stage(settings, sizes, say) as stage:
             _STEPS[name](stage)

@@ -1,7 +1,7 @@
-"""Runs rows: a fresh broker and store for each, the echo server beside it, a worker for the load.
+"""Runs rows: each row has a fresh broker and store, the echo server, and a worker for the load.
 
-Server and echo server share one core, of which the idle one uses nothing; the worker has the
-other. The store of a row is removed when the row is done.
+Server and echo server share one core, and only one of them works at a time; the worker has the
+other core. The store of a row is removed when the row is done.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SYNC_FLUSH: Final[dict[str, str]] = {"flushDiskType": "SYNC_FLUSH"}
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How all rows of a session are run.
+    """The settings of a session, the same for all rows.
 
     `folder` takes the stores. `external` is the address of a running broker to load instead of
     starting one, `external_pid` its process for /proc readings (0: none).
@@ -79,12 +79,12 @@ def _order(load: Load, settings: Settings, server: Server | None, echo: Server |
 
 
 def worker_module(load: Load) -> str:
-    """The program that makes a load."""
+    """The module of the worker that runs a load."""
     return "bench.worker.client_worker" if load.kind == "client" else "bench.worker.worker"
 
 
 def run_row(load: Load, settings: Settings, echo: Server | None) -> Row:
-    """One row; a failure becomes the row's error, so that the others still run."""
+    """Run one row; a failure becomes the row's error, so that the other rows still run."""
     pids = [pid for pid in (echo.pid if echo else 0, settings.external_pid) if pid]
     before = read_machine(pids)
     row = Row(load)
@@ -124,9 +124,9 @@ def _run_with_own_broker(row: Row, settings: Settings, echo: Server | None) -> N
 
 @contextlib.contextmanager
 def _growing_old(store: Path, wanted: bool) -> Iterator[None]:
-    """While inside, full log files look two hours old, so that retention deletes them.
+    """Give full log files a time two hours ago, again and again, so that retention deletes them.
 
-    The newest two files stay as they are: one is written, one may be prepared.
+    The newest two files keep their times: one is written to, one may be prepared.
     """
     if not wanted:
         yield
@@ -135,7 +135,7 @@ def _growing_old(store: Path, wanted: bool) -> Iterator[None]:
 
     def age() -> None:
         while not finished.wait(AGE_EVERY_S):
-            # Retention may delete a file between our looking and touching.
+            # Retention may delete a file after we have listed it.
             with contextlib.suppress(FileNotFoundError):
                 files = sorted((store / "commitlog").glob("*"))
                 for path in files[:-2]:
@@ -162,8 +162,10 @@ def _work(row: Row, order: WorkOrder, settings: Settings) -> None:
 
 
 def _work_on_echo(row: Row, settings: Settings, echo: Server) -> None:
-    """The yardstick of a client's row, which cannot dial the echo server by itself: right after
-    the row, as many rounds of the raw frames that ask the same. Counts messages, as the row does.
+    """Measure the echo server for a client's row, since a client cannot use the echo server itself.
+
+    Right after the row the same number of rounds of equivalent raw frames run; messages are
+    counted.
     """
     order = replace(_order(ECHO_LOADS[row.load.echo_as], settings, echo, None), verify=False)
     answer = run_worker("bench.worker.worker", msgspec.json.encode(order), settings.generator_core)

@@ -1,9 +1,9 @@
-"""What a user gets: the same work through our own client, one process, on the generator's core.
+"""Loads through our own client, as a user's program: one process on the generator's core.
 
-Sending programs make their messages as an application would, one by one, and keep every result;
-what they were told is then compared with what the broker holds, read back over raw frames.
-Consuming programs read messages that were filled in over raw frames, keep every message, and the
-round counts only if each came exactly once with the right checksum. Rates of consumers run from
+Sending programs make their messages one by one, as an application does, and keep every result.  The
+results are then compared with the broker's messages, read back over raw frames.  Consuming programs
+read messages that were sent over raw frames, keep every message, and the round counts only if each
+came exactly once with the right checksum. Rates of consumers run from
 the first message in the handler to the last.
 """
 
@@ -56,7 +56,7 @@ class _Sends:
     durations_ns: list[int] = field(default_factory=list)
 
     def next_message(self) -> tuple[int, Message]:
-        """A message no earlier one is like."""
+        """The next message, different from all earlier ones, and its frame number."""
         number = self.ring.sent
         self.ring.sent = number + 1
         return number, Message(
@@ -64,13 +64,13 @@ class _Sends:
         )
 
     def note(self, number: int, result: SendResult, begin_ns: int) -> None:
-        """Keep what the client was told about a message."""
+        """Note the result of a send."""
         self.frame_numbers.append(number)
         self.results.append(result)
         self.durations_ns.append(time.perf_counter_ns() - begin_ns)
 
     def settle(self) -> Sent:
-        """The results as verification wants them."""
+        """The results in the form that verification reads."""
         count = len(self.results)
         refused: Counter[tuple[int, str]] = Counter(
             (int(result.status), result.status.name) for result in self.results if result.status
@@ -86,10 +86,10 @@ class _Sends:
 
 
 class _Client:
-    """One order of kind "client" being worked on."""
+    """The work on one order of kind "client"."""
 
     def __init__(self, order: WorkOrder, env: Environment) -> None:
-        # Consumers get as much to read as would last the wanted time at their target.
+        # Consumers get enough messages for the whole time at their target rate.
         wanted = int((order.load.target or 0) * order.seconds)
         order = msgspec.structs.replace(order, fill_messages=max(order.fill_messages, wanted))
         self.order = order
@@ -97,7 +97,7 @@ class _Client:
         self.program = order.load.program
 
     def round(self, number: int) -> Round:
-        """One round; the program decides who runs the event loop."""
+        """Run one round; the program decides who runs the event loop."""
         if self.program == "sync":
             return self._sync_round(number)
         if self.program in SENDERS:
@@ -175,7 +175,7 @@ class _Client:
         verdict = received.check(ring, wanted)
         begin, end = received.begin, received.end
         assert begin is not None and end is not None  # noqa: PT018
-        # The first message starts the clock and is not counted.
+        # The first message starts the clock and does not count.
         return make_round(
             begin, end, done=wanted - received.first_count, messages_each=1, latency=None,
             verdict=verdict,
@@ -183,7 +183,7 @@ class _Client:
 
 
 class _Received:
-    """Messages as handlers got them; `finished` is set with the last one that was wanted.
+    """The messages that handlers received; `finished` is set with the last expected one.
 
     Handlers may run in threads: a list append is atomic, and the count is the list's length.
     """
@@ -199,7 +199,7 @@ class _Received:
         self._loop = asyncio.get_running_loop()
 
     def one(self, message: Any) -> None:
-        """A handler got a message."""
+        """Note a message that a handler received."""
         messages = self.messages
         messages.append(message)
         if self.begin is None:
@@ -208,7 +208,7 @@ class _Received:
             self._last()
 
     def many(self, batch: Any) -> None:
-        """A handler got a list."""
+        """Note a list of messages that a handler received."""
         messages = self.messages
         messages.extend(batch)
         if self.begin is None:
@@ -226,7 +226,7 @@ class _Received:
         self._loop.call_soon_threadsafe(self.finished.set)
 
     def check(self, ring: FrameRing, wanted: int) -> Verdict:
-        """Each message once, each body as rendered."""
+        """Check that each message came once with the rendered body."""
         ids: list[int] = []
         for message in self.messages:
             body = message.body
@@ -262,7 +262,7 @@ async def _send_64(producer: Any, sends: _Sends, stop_ns: int) -> None:
 
 
 async def _send_linger(producer: Any, sends: _Sends, stop_ns: int) -> None:
-    """Two chunks of sends in flight, each send with a result of its own."""
+    """Keep two chunks of sends in flight; each send has its own result."""
     waiting: list[tuple[int, int, Any]] = []
     while True:
         begin_ns = time.perf_counter_ns()
@@ -357,13 +357,13 @@ PROGRAMS: Final = ("sync", *SENDERS, *CONSUMERS)
 
 
 def run_client_order(order: WorkOrder, env: Environment | None = None) -> Rounds:
-    """All rounds of a client order; must not be called inside an event loop."""
+    """Run all rounds of a client order; must not be called inside an event loop."""
     client = _Client(order, env or system_environment())
     return Rounds(rounds=[client.round(number) for number in range(order.rounds)])
 
 
 def main() -> int:
-    """Entry of the worker process."""
+    """Run the worker process."""
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=WorkOrder)
     pin(order.core)
     try:

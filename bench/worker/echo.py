@@ -1,10 +1,10 @@
-"""The yardstick: a server that parses and answers the same frames and does nothing else.
+"""The echo server: it parses and answers the same frames as a broker and does nothing else.
 
-It uses the broker's own `FrameReader` and frame writer, msgspec, uvloop and one write per wake-up,
-renders answers from a template and keeps no state but a counter, so what a broker's rate lacks to
-its rate is what routing, checking and storing cost. Pulls are answered with 32 records rendered
-once. Run as `python -m bench.worker.echo --port 0`; it prints `echo ready HOST:PORT` and ends on
-SIGTERM.
+It uses the broker's `FrameReader` and frame writer, msgspec, uvloop and one write per wake-up.  It
+renders answers from a template, and its only state is a counter.  So the difference between its
+rate and a broker's rate is the cost of routing, checking and storing. Pulls are answered with 32
+records rendered once. Run as `python -m bench.worker.echo --port 0`; it prints `echo ready
+HOST:PORT` and ends on SIGTERM.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PULLS: Final = frozenset({11, 361})
 SENDS: Final = frozenset({10, 310, 320})
 PULL_COUNT: Final = 32
 
-# The shortest way Python knows to write an answer: one bytes template with what differs.
+# The fastest way in Python to write an answer: one bytes template with the changing fields.
 _TAIL: Final = (
     b'},"flag":1,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":493}'
 )
@@ -46,7 +46,7 @@ OTHER_ANSWER: Final = b'{"code":0,"extFields":{"offset":"%d"' + _TAIL
 
 
 class _Ext(msgspec.Struct, gc=False):
-    """The two request fields an answer repeats; the decoder still reads past all the others."""
+    """The two request fields that an answer repeats; the decoder skips all others."""
 
     e: int = 0
     queue_offset: int = msgspec.field(default=0, name="queueOffset")
@@ -72,7 +72,7 @@ def pull_body(body_bytes: int) -> bytes:
 
 
 class EchoConnection(asyncio.Protocol):
-    """Answers every frame at once with code 0 and what a send or pull answer must carry."""
+    """Answers every frame at once with code 0 and the fields of a send or pull answer."""
 
     def __init__(self, pull_body: bytes) -> None:
         self._reader = FrameReader()
@@ -116,7 +116,7 @@ async def serve(port: int, body_bytes: int) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry of the echo process."""
+    """Run the echo process."""
     parser = argparse.ArgumentParser(prog="cometmq-bench-echo", description=__doc__)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--body", type=int, default=128, help="body bytes in pull answers")

@@ -1,10 +1,10 @@
-"""The sending side of the load: W requests in flight on each of C connections, nothing else.
+"""The sending side of a load: it keeps W requests in flight on each of C connections.
 
-While the clock runs the generator does four things per wake-up: note the time, count complete
-answers in what arrived, take as many new frames from the ring, write them. It keeps the raw bytes
-and the two clocks; opaques, codes, queue offsets and latencies are read out of them afterwards
-(`settle`), so that what is measured is the server and not our parser. It decides nothing about
-what a good answer is beyond its code: `verify` reads the messages back.
+While the clock runs, the generator does four things per wake-up: it notes the time, counts the
+complete answers among the new bytes, takes as many new frames from the ring, and writes them.  It
+keeps the raw bytes and the two times.  Opaques, codes, queue offsets and latencies are decoded
+later (`settle`), so that the server is measured and not our parser.  The generator checks only an
+answer's code; `verify` reads the messages back.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _NO_EXT: Final = _AnswerExt()
 
 @dataclass(slots=True)
 class Sent:
-    """What the server acknowledged: one entry per request answered with code 0.
+    """The acknowledgements of the server: one entry per request with answer code 0.
 
     `frame_number`, `queue_id`, `queue_offset` (of the first message), `sent_ns` and `answered_ns`
     are equally long int64 arrays. `refused` counts the other answers by (code, remark).
@@ -62,11 +62,11 @@ class Sent:
     refused: Counter[tuple[int, str]] = field(default_factory=Counter)
 
     def latency_ns(self, begin_ns: int, end_ns: int) -> Ints:
-        """Durations of the requests that were answered in [begin_ns, end_ns)."""
+        """Durations of the requests whose answers came in [begin_ns, end_ns)."""
         return (self.answered_ns - self.sent_ns)[self._inside(begin_ns, end_ns)]
 
     def answered_between(self, begin_ns: int, end_ns: int) -> int:
-        """How many requests were answered in [begin_ns, end_ns)."""
+        """The number of answers in [begin_ns, end_ns)."""
         return int(self._inside(begin_ns, end_ns).sum())
 
     def _inside(self, begin_ns: int, end_ns: int) -> npt.NDArray[np.bool_]:
@@ -74,7 +74,7 @@ class Sent:
 
 
 class _SendConnection(asyncio.Protocol):
-    """One connection; holds `window` requests in flight while the run is sending."""
+    """One connection; it keeps `window` requests in flight while the run is sending."""
 
     def __init__(self, run: SendRun, window: int) -> None:
         self._run = run
@@ -130,7 +130,7 @@ class _SendConnection(asyncio.Protocol):
                 self._run.settled()
 
     def _count(self, data: bytes) -> int:
-        """Complete frames that end in `data`."""
+        """The number of frames that end in `data`."""
         if self._stub:
             data = self._stub + data
             self._stub = b""
@@ -171,7 +171,7 @@ class SendRun:
         self._finished: asyncio.Future[None] | None = None
 
     async def open(self, address: str) -> None:
-        """Connect; nothing is sent yet."""
+        """Connect without sending."""
         host, port = parse_address(address)
         network = TcpNetwork()
         for _ in range(self._connection_count):
@@ -181,20 +181,20 @@ class SendRun:
         self._finished = asyncio.get_running_loop().create_future()
 
     def start(self) -> None:
-        """Fill every window; from here each answer triggers the next send."""
+        """Fill every window; from then on each answer triggers the next send."""
         self.sending = True
         for connection in self._connections:
             connection.start()
 
     async def run_for(self, seconds: float) -> None:
-        """Let the load run; raises at once if a connection breaks."""
+        """Let the load run for a time; raise at once if a connection breaks."""
         assert self._finished is not None
         await asyncio.wait([self._finished], timeout=seconds)
         if self._finished.done():
             self._finished.result()
 
     async def stop(self) -> None:
-        """Send no more and wait until every request in flight is answered."""
+        """Stop sending and wait for the answers to all requests in flight."""
         assert self._finished is not None
         self.sending = False
         self.settled()
@@ -211,7 +211,7 @@ class SendRun:
                 connection.close()
 
     def settled(self) -> None:
-        """A connection has nothing in flight any more."""
+        """Note that a connection has nothing in flight."""
         if self.sending or any(connection.in_flight for connection in self._connections):
             return
         if self._finished is not None and not self._finished.done():
@@ -223,7 +223,7 @@ class SendRun:
             self._finished.set_exception(error)
 
     def settle(self) -> Sent:
-        """Read the kept bytes: who was acknowledged where, and how long it took."""
+        """Decode the stored bytes: the acknowledged requests, their queues and their times."""
         numbers: list[int] = []
         queue_ids: list[int] = []
         offsets: list[int] = []
@@ -255,7 +255,7 @@ def _read_answers(
     offsets: list[int],
     refused: Counter[tuple[int, str]],
 ) -> Ints:
-    """Append what each code-0 answer says; returns the arrival time of each of them."""
+    """Append the fields of each answer of code 0; return the arrival time of each."""
     data = b"".join(chunk for _, chunk in arrivals)
     view = memoryview(data)
     decode = msgspec.json.Decoder(_Answer).decode

@@ -1,11 +1,12 @@
-"""One round of one kind of message: everything a broker does from its send to its being pulled.
+"""Runs one round of one kind of message: all the broker's work from its send to its pull.
 
-Job: send a fixed number of messages of a kind, do what belongs to it (its commit, its lock, the
-wait for its time), pull them all as a consumer does, and check every one.  Runs as a process of its
-own (`python -m bench.worker.kind_worker`, order as JSON on stdin).  It must not care for its own
-speed: what counts is the processor time of the broker, by phase.
+Job: send a fixed number of messages of a kind, do the further requests of that kind (commit, lock,
+wait for the time), pull all messages as a consumer does, and check each.  The worker is a process
+(`python -m bench.worker.kind_worker`, order as JSON on stdin).  Its own speed does not matter: the
+result is the broker's processor time by phase.
 
-64 requests are in flight, then eight pulls of 32, on one connection, as frames of one write.
+64 sends are in flight on one connection, later eight pulls of 32; the frames of a window are one
+write.
 
     plain          send, pull
     ordered        send to the queue of its group, lock the queues (41), pull, give them back (42)
@@ -74,12 +75,12 @@ FILTER: Final = "region = 'eu-west' AND amount >= 0"
 
 
 class KindFailed(CometError):
-    """A message was refused, lost, doubled or changed: the round does not count."""
+    """A message was refused, lost, repeated or changed: the round does not count."""
 
 
 @dataclass(slots=True)
 class _Meter:
-    """Processor time of the broker, phase by phase."""
+    """The broker's processor time by phase."""
 
     pid: int
     seconds: dict[str, float] = field(default_factory=dict)
@@ -89,7 +90,7 @@ class _Meter:
         self.last = read_process(self.pid) if self.pid else None
 
     def phase(self, name: str) -> None:
-        """What was used since the last call belongs to this phase."""
+        """Add the time since the last call to this phase."""
         now = read_process(self.pid) if self.pid else None
         if now is not None and self.last is not None:
             used = now.cpu_s - self.last.cpu_s
@@ -98,7 +99,7 @@ class _Meter:
 
 
 class KindRun:
-    """One round; `program` of the order's load is the kind."""
+    """One round; the `program` of the order's load is the kind of message."""
 
     def __init__(self, order: WorkOrder, number: int) -> None:
         self.order = order
@@ -113,13 +114,13 @@ class KindRun:
         self._channel = PipelinedChannel(order.address, TIMEOUT_MS)
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Close the connection to the broker."""
         self._channel.close()
 
     # -- asking ---------------------------------------------------------------------------------
 
     def _exchange(self, commands: list[RemotingCommand]) -> Iterator[tuple[RemotingCommand, bytes]]:
-        """Windows of requests, each in one write; code 0 or 19, in the order they were asked."""
+        """Send requests in windows of one write; yield the answers (code 0 or 19) in order."""
         for first in range(0, len(commands), WINDOW):
             window = commands[first : first + WINDOW]
             for opaque in self._channel.post(window, TIMEOUT_MS):
@@ -133,7 +134,7 @@ class KindRun:
         return answer
 
     def _heartbeat(self) -> None:
-        """Join as a producer and as a consumer of this topic."""
+        """Register as a producer and as a consumer of this topic."""
         is_filtered = self.kind == "filtered"
         subscription = {
             "classFilterMode": False,
@@ -191,7 +192,7 @@ class KindRun:
         return RemotingCommand.request(SEND, ext, self._body(number))
 
     def _end(self, half: RemotingCommand) -> RemotingCommand:
-        """The commit of a half message, by what its send was answered."""
+        """The commit of the half message whose send had the answer ``half``."""
         given = half.ext_fields
         ext = {
             "producerGroup": "bench_kinds",
@@ -207,10 +208,10 @@ class KindRun:
     # -- the phases -----------------------------------------------------------------------------
 
     def round(self) -> Round:
-        """Send, deliver, pull, check."""
+        """Send the messages, wait for their delivery, pull them, check them."""
         self._heartbeat()
         meter = _Meter(self.order.server_pid)
-        # Nothing of the broker's clock is measured but its processor time.
+        # Only the broker's processor time is measured.
         begin, own = time.perf_counter(), time.process_time()
         meter.begin()
         answers = [
@@ -268,7 +269,7 @@ class KindRun:
                 raise KindFailed(f"{len(granted)} of {QUEUES} queues were locked")
 
     def _wait_for_all(self) -> None:
-        """Until the queues have every message; a delayed one comes when its time does."""
+        """Wait until the queues have every message; a delayed message comes at its time."""
         deadline = time.monotonic() + ARRIVAL_S_MAX
         while True:
             there = 0
@@ -284,7 +285,7 @@ class KindRun:
             time.sleep(POLL_S)
 
     def _pull_all(self) -> list[StoredMessage]:
-        """Every message of the topic, a pull of each queue in flight."""
+        """Pull every message of the topic, with a pull of each queue in flight."""
         records: list[StoredMessage] = []
         offsets = dict.fromkeys(range(QUEUES), 0)
         while offsets:
@@ -313,7 +314,7 @@ class KindRun:
         return RemotingCommand.request(PULL, ext)
 
     def _check(self, records: list[StoredMessage]) -> None:
-        """Each message once, in its queue, unchanged; those of a group in their order."""
+        """Check that each message came once, unchanged, in its queue, in the order of its group."""
         seen: set[int] = set()
         last: dict[int, int] = {}
         for record in records:
@@ -331,7 +332,7 @@ class KindRun:
 
 
 def main() -> int:
-    """Entry of the worker process."""
+    """Run the worker process."""
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=WorkOrder)
     pin(order.core)
     rounds = []

@@ -1,6 +1,6 @@
-"""The reading side of the load: one pull in flight per queue, over raw frames.
+"""The reading side of a load: one pull in flight per queue, over raw frames.
 
-Three uses share one connection class and differ in the `PullPlan` that says what comes next:
+Three uses share one connection class and differ in the `PullPlan`, which decides the next pull:
 `ReadBack` reads queues to their end and hands every body on (verification), `PullLoad` pulls the
 same queues round and round against the clock, `Follow` long-polls their ends while a send load
 runs. Answers are read into one reused buffer; a body is copied only if the plan wants it.
@@ -50,36 +50,36 @@ _NO_EXT: Final = _PullExt()
 
 @dataclass(slots=True)
 class Cursor:
-    """Where reading of one queue stands; `index` is the caller's number for the queue."""
+    """The reading position in one queue; `index` is the caller's number of the queue."""
 
     topic: str
     queue_id: int
     index: int
     queue_offset: int = 0
-    queue_offset_end: int = 0  # PullLoad: where to start again from 0
+    queue_offset_end: int = 0  # PullLoad: the offset at which reading starts again from 0
     request_head: bytes = b""
     request_tail: bytes = b""
     sent_ns: int = 0
 
 
 class PullPlan(Protocol):
-    """Decides what an answer means and whether the queue is pulled again."""
+    """Handles the answers and decides whether a queue is pulled again."""
 
     suspend: bool
 
     def found(
         self, cursor: Cursor, next_offset: int, max_offset: int, body: memoryview, now_ns: int
     ) -> bool:
-        """Code 0 arrived (the cursor still stands at the old offset); True pulls again."""
+        """Take an answer of code 0; the cursor has the old offset.  True pulls again."""
         ...
 
     def empty(self, cursor: Cursor, code: int, next_offset: int) -> bool:
-        """Code 19, 20 or 21 arrived; True pulls again from `next_offset`."""
+        """Take an answer of code 19, 20 or 21; True pulls again from `next_offset`."""
         ...
 
 
 class _PullConnection(asyncio.BufferedProtocol):
-    """One connection that serves one or more cursors, one pull in flight for each of `active`."""
+    """One connection for one or more cursors, with one pull in flight for each of `active`."""
 
     def __init__(self, run: PullRun, cursors: Sequence[Cursor], active: int) -> None:
         self._run = run
@@ -203,9 +203,9 @@ def _same(connection: _PullConnection) -> _PullConnection:
 
 
 class PullRun:
-    """Pulls `cursors` over `connections` connections as `plan` says.
+    """Pulls `cursors` over `connections` connections under `plan`.
 
-    `active` bounds the pulls in flight on one connection; further cursors wait for their turn.
+    `active` limits the pulls in flight on one connection; other cursors wait.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class PullRun:
             ).encode()
 
     async def open(self, address: str) -> None:
-        """Connect; nothing is pulled yet."""
+        """Connect without pulling."""
         host, port = parse_address(address)
         network = TcpNetwork()
         count = self._connection_count
@@ -267,25 +267,25 @@ class PullRun:
             self.close()
 
     async def run_for(self, seconds: float) -> None:
-        """Let the pulls run; raises at once if a connection breaks."""
+        """Let the pulls run for a time; raise at once if a connection breaks."""
         assert self._finished is not None
         await asyncio.wait([self._finished], timeout=seconds)
         if self._finished.done():
             self._finished.result()
 
     def stop(self) -> None:
-        """Pull no more; `finish` waits for the answers in flight."""
+        """Stop pulling; `finish` waits for the answers in flight."""
         self.is_stopping = True
         self.idle()
 
     def close(self) -> None:
-        """Drop the connections, held pulls included."""
+        """Close the connections and with them the held pulls."""
         self.is_closing = True
         for connection in self._connections:
             connection.close()
 
     def idle(self) -> None:
-        """A connection has nothing in flight any more."""
+        """Note that a connection has nothing in flight."""
         if self._finished is None or self._finished.done():
             return
         if all(connection.is_idle for connection in self._connections):
@@ -298,7 +298,7 @@ class PullRun:
 
 
 class ReadBack:
-    """Plan: every queue from its cursor to its end; `sink(cursor, body)` gets each answer."""
+    """Plan: read every queue from its cursor to its end; `sink(cursor, body)` gets each answer."""
 
     suspend = False
 
@@ -313,8 +313,8 @@ class ReadBack:
         return next_offset < max_offset
 
     def empty(self, cursor: Cursor, code: int, next_offset: int) -> bool:
-        # Nothing is expired or filtered here: 20 and 21 with progress mean a hole, which the
-        # comparison with the acknowledgements finds; without progress the queue has ended.
+        # No message is expired or filtered here.  A code 20 or 21 with progress means a hole, which
+        # the comparison with the acknowledgements reports; without progress the queue has ended.
         forward = code != NOT_FOUND and next_offset > cursor.queue_offset
         cursor.queue_offset = next_offset
         return forward
@@ -322,7 +322,7 @@ class ReadBack:
 
 @dataclass(slots=True)
 class PullLoad:
-    """Plan: round and round over filled queues, keeping figures and one body in `sample_every`.
+    """Plan: read filled queues again and again; keep figures and one body in `sample_every`.
 
     `pulls` has a row (index, offset, next offset, body bytes, sent ns, answered ns) per answer.
     """
@@ -357,7 +357,7 @@ class PullLoad:
 
 @dataclass(slots=True)
 class Follow:
-    """Plan: long-poll the ends; keeps (answered ns, cursor index, body) of every answer."""
+    """Plan: long-poll the ends; keep (answered ns, cursor index, body) of every answer."""
 
     suspend: bool = True
     answers: list[tuple[int, int, bytes]] = field(default_factory=list)

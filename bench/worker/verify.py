@@ -1,4 +1,4 @@
-"""The honest part: a run counts only if every acknowledged message is read back unharmed.
+"""Verification: a run counts only if every acknowledged message is read back unchanged.
 
 Reads the stored-message layout with its own few lines (docs/internals/protocol.md#stored-message)
 rather than with `codec`, so that a mistake shared by our encoder and our decoder does not pass. Per
@@ -50,7 +50,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Rendered(Protocol):
-    """What was sent in a run, so far as reading back needs it; a `FrameRing` is one.
+    """What verification needs to know about the sent messages; `FrameRing` implements it.
 
     A message id is frame number x 1000 + index in the frame.
     """
@@ -65,12 +65,12 @@ class Rendered(Protocol):
 
 
 class VerifyFailed(CometError):
-    """What was read back is not what was acknowledged; the run does not count."""
+    """The messages read back are not the acknowledged ones; the run does not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How many messages were acknowledged and read back; equal up to the expired ones."""
+    """The numbers of acknowledged and of read messages; only expired ones may be missing."""
 
     acknowledged: int
     read_back: int
@@ -79,10 +79,10 @@ class Verdict:
 
 @dataclass(slots=True)
 class RecordReader:
-    """Walks pull bodies of one run and remembers (queue index, queue offset, message id, size).
+    """Reads pull bodies of one run and notes (queue index, queue offset, message id, size).
 
-    `ring` is the ring that rendered the messages. Faults are collected as sentences, the first
-    few of them in full.
+    `ring` is the ring that rendered the messages.  Faults are counted; the first few are kept as
+    sentences.
     """
 
     ring: Rendered
@@ -94,13 +94,13 @@ class RecordReader:
     fault_count: int = 0
 
     def fault(self, text: str) -> None:
-        """Count a fault; keep the first ones to show."""
+        """Count a fault; keep the first ones for the error text."""
         self.fault_count += 1
         if len(self.faults) < 5:
             self.faults.append(text)
 
     def read(self, cursor: Cursor, body: bytes) -> int:
-        """Take in the records of one answer for a queue; returns how many there were."""
+        """Check the records of one answer for a queue; return their number."""
         topic = cursor.topic.encode()
         position = 0
         end = len(body)
@@ -163,7 +163,7 @@ class RecordReader:
 
 
 def cursors_of(targets: Targets) -> list[Cursor]:
-    """A cursor per queue of a run; its index is topic index * queue count + queue id."""
+    """A cursor for each queue of a run; its index is topic index * queue count + queue id."""
     return [
         Cursor(targets.topic(topic), queue, topic * targets.queue_count + queue)
         for topic in range(targets.topic_count)
@@ -188,7 +188,7 @@ async def read_back(ring: Rendered, address: str) -> RecordReader:
 
 
 def acknowledged_rows(ring: FrameRing, sent: Sent) -> Ints:
-    """Rows (queue index, queue offset, message id) of what was acknowledged, sorted."""
+    """Sorted rows (queue index, queue offset, message id) of the acknowledged messages."""
     count = ring.messages_per_frame
     targets = ring.targets
     per_row = np.array([targets.of_row(row)[0] for row in range(ring.rows)], np.int64)
@@ -202,7 +202,7 @@ def acknowledged_rows(ring: FrameRing, sent: Sent) -> Ints:
 
 
 def _still_there(acknowledged: Ints, found: Ints) -> Ints:
-    """Acknowledged rows from the oldest one on that its queue still holds."""
+    """The acknowledged rows that their queues still hold, from the oldest read row on."""
     if not len(found):
         return acknowledged
     places = int(max(acknowledged[:, 0].max(initial=0), found[:, 0].max())) + 1
@@ -214,13 +214,13 @@ def _still_there(acknowledged: Ints, found: Ints) -> Ints:
 def compare_with_acks(
     ring: FrameRing, sent: Sent, reader: RecordReader, *, may_expire: bool = False
 ) -> Verdict:
-    """Equality of acknowledged and read (queue, queue offset, message id).
+    """Compare (queue, queue offset, message id) of acknowledged and read messages.
 
     With `may_expire` each queue may lack its oldest messages, but none after the first one read.
 
     Raises:
-        VerifyFailed: something was refused, is missing, changed, or there without having been
-            acknowledged.
+        VerifyFailed: a message was refused, is missing or changed, or exists without an
+            acknowledgement.
     """
     if sent.refused:
         (code, remark), times = sent.refused.most_common(1)[0]
@@ -233,7 +233,7 @@ def compare_with_acks(
 
 
 def compare_rows(everything: Ints, reader: RecordReader, *, may_expire: bool = False) -> Verdict:
-    """The same of rows (queue index, queue offset, message id), sorted by the first two.
+    """Compare rows (queue index, queue offset, message id), sorted by the first two, with `reader`.
 
     Raises:
         VerifyFailed: as `compare_with_acks`.

@@ -1,7 +1,7 @@
-"""One load against one server: all rounds of a `WorkOrder`, each timed, settled and verified.
+"""Runs one load against one server: all rounds of a `WorkOrder`, timed, settled and verified.
 
-Runs as a process of its own on the generator's core (`python -m bench.worker.worker`, order as
-JSON on stdin, rounds as JSON on stdout), so that no other row's garbage or imports are in it.
+The worker is a process on the generator's core (`python -m bench.worker.worker`, order as JSON on
+stdin, rounds as JSON on stdout), so that garbage and imports of other rows do not affect it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Clocks and process readings at one end of the timed part."""
+    """Clocks and process readings at the beginning or the end of the timed part."""
 
     now_ns: int
     own_cpu_s: float
@@ -53,7 +53,7 @@ class Moment:
 
     @classmethod
     def take(cls, server_pid: int) -> Moment:
-        """Now."""
+        """The readings at this moment."""
         server = read_process(server_pid) if server_pid else None
         return cls(time.perf_counter_ns(), time.process_time(), server)
 
@@ -67,7 +67,7 @@ def make_round(
     latency: Latency | None,
     verdict: Verdict | None,
 ) -> Round:
-    """Figures between two moments: `done` units of `messages_each` messages."""
+    """The figures between two moments for `done` units of `messages_each` messages."""
     seconds = (end.now_ns - begin.now_ns) / 1e9
     server_cpu = resident = anonymous = None
     if begin.server is not None and end.server is not None:
@@ -92,7 +92,7 @@ def make_round(
 
 
 class Work:
-    """An order being worked on."""
+    """The work on one order."""
 
     def __init__(self, order: WorkOrder, env: Environment) -> None:
         self.order = order
@@ -106,7 +106,7 @@ class Work:
     async def prepare(
         self, number: int, batch_count: int, *, is_grouped: bool = False
     ) -> FrameRing:
-        """Topics and group exist; the ring of a round is rendered."""
+        """Create topics and group, and render the ring of a round."""
         targets = self._targets(number)
         if self.order.verify:
             await create_topics(self.env, self.order.address, targets)
@@ -121,7 +121,7 @@ class Work:
         )
 
     async def round(self, number: int) -> Round:
-        """One round of the ordered kind."""
+        """Run one round of the order's kind."""
         if self.load.kind == "pull":
             return await self._pull_round(number)
         if self.load.kind == "end-to-end":
@@ -232,7 +232,7 @@ class Work:
     # -- restart ------------------------------------------------------------------------------
 
     async def _fill_round(self, number: int) -> Round:
-        """Fill and leave the acknowledgements for `_check_round`, in another process."""
+        """Fill the queues and save the acknowledgements for `_check_round` of another process."""
         ring = await self.prepare(number, self.load.batch_count)
         begin = Moment.take(self.order.server_pid)
         sent = await self.fill(ring)
@@ -249,7 +249,7 @@ class Work:
         return make_round(begin, end, done=done, messages_each=1, latency=None, verdict=None)
 
     async def _check_round(self, number: int) -> Round:
-        """Read back what `_fill_round` had acknowledged before the server was killed."""
+        """Read back what the server acknowledged in `_fill_round` before it was killed."""
         ring = await self.prepare(number, self.load.batch_count)
         with np.load(self.order.state_path) as state:
             frames = state["frame_number"]
@@ -308,9 +308,9 @@ class Work:
 def check_pulls(
     plan: PullLoad, rows: Ints, table: Ints, ring: FrameRing, cursors: list[Cursor]
 ) -> None:
-    """Every timed pull carried exactly the bytes of the records it claims; samples are whole.
+    """Check that every timed pull had exactly the bytes of its records, and that samples are whole.
 
-    `rows` as in `PullLoad.table`; `table` as in `RecordReader.table`, from an untimed reading of
+    `rows` are those of `PullLoad.table`; `table` is `RecordReader.table` of an untimed reading of
     the same queues.
     """
     if plan.empty_count:
@@ -334,7 +334,7 @@ def check_pulls(
 
 
 async def run_order(order: WorkOrder, env: Environment | None = None) -> Rounds:
-    """All rounds of an order, each right after one against the echo server, on this loop."""
+    """Run all rounds of an order, each right after a round against the echo server."""
     environment = env or system_environment()
     work = Work(order, environment)
     yardstick = (
@@ -357,7 +357,7 @@ async def run_order(order: WorkOrder, env: Environment | None = None) -> Rounds:
 
 
 def main() -> int:
-    """Entry of the worker process."""
+    """Run the worker process."""
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=WorkOrder)
     pin(order.core)
     try:

@@ -8,7 +8,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from cometmq import errors as errors
+    from cometmq import sync as sync
+    from cometmq.app.app import App as App
+    from cometmq.app.serializers import SchemaError as SchemaError
     from cometmq.client.admin.admin import Admin as Admin
+    from cometmq.client.base.instance import Connection as Connection
     from cometmq.client.consumer.pull_consumer import PullConsumer as PullConsumer
     from cometmq.client.consumer.push_consumer import PushConsumer as PushConsumer
     from cometmq.client.extensions.staging.batches import Staging as Staging
@@ -47,6 +52,8 @@ __all__ = [
     "AllocateByConfig",
     "AllocateConsistentHash",
     "AllocateMachineRoomNearby",
+    "App",
+    "Connection",
     "ConsumeFromWhere",
     "DeadLetter",
     "FlowLimits",
@@ -61,6 +68,7 @@ __all__ = [
     "ReceivedMessage",
     "Reply",
     "RetryLater",
+    "SchemaError",
     "SendResult",
     "SendStatus",
     "Sql92",
@@ -73,6 +81,8 @@ __all__ = [
     "TransactionProducer",
     "TransactionResult",
     "__version__",
+    "errors",
+    "sync",
 ]
 
 __version__: Final = "0.1.0"
@@ -84,6 +94,8 @@ _HOMES: Final = {
     "AllocateByConfig": "cometmq.core.group.allocate",
     "AllocateConsistentHash": "cometmq.core.group.allocate",
     "AllocateMachineRoomNearby": "cometmq.core.group.allocate",
+    "App": "cometmq.app.app",
+    "Connection": "cometmq.client.base.instance",
     "ConsumeFromWhere": "cometmq.model.group",
     "DeadLetter": "cometmq.client.handling.handlers",
     "FlowLimits": "cometmq.core.consume.process_queue",
@@ -98,6 +110,7 @@ _HOMES: Final = {
     "ReceivedMessage": "cometmq.client.message.message",
     "Reply": "cometmq.client.producer.request_reply",
     "RetryLater": "cometmq.client.handling.handlers",
+    "SchemaError": "cometmq.app.serializers",
     "SendResult": "cometmq.model.result",
     "SendStatus": "cometmq.model.result",
     "Sql92": "cometmq.core.filter.subscription",
@@ -110,10 +123,13 @@ _HOMES: Final = {
     "TransactionProducer": "cometmq.client.transaction.producer",
     "TransactionResult": "cometmq.client.transaction.values",
 }
+_MODULES: Final = frozenset({"errors", "sync"})
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name from its room on first use (PEP 562)."""
+    if name in _MODULES:
+        return import_module(f"cometmq.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'cometmq' has no attribute {name!r}")

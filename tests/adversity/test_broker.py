@@ -27,21 +27,21 @@ MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 
 
 def store_one(client: RawClient, queue_id: int = 0, body: bytes = b"body") -> RemotingCommand:
-    """A correct send; the topic is created by the first."""
+    """Send one correct message; the first send creates the topic."""
     answer = client.call(SEND_V2, {**SEND_HEADER, "e": str(queue_id)}, body)
     assert answer.code == 0, answer.remark
     return answer
 
 
 def max_offset(client: RawClient, queue_id: int = 0) -> int:
-    """Where the next message of a queue will go."""
+    """Ask for the queue offset that the next message of a queue gets."""
     answer = client.call(GET_MAX_OFFSET, {"topic": TOPIC, "queueId": str(queue_id)})
     assert answer.code == 0, answer.remark
     return int(answer.ext_fields["offset"])
 
 
 def check_answer(answer: RemotingCommand) -> None:
-    """A documented code, and a sentence that is not a Python exception."""
+    """Check that the answer has a documented code and a sentence, not a Python exception."""
     assert answer.is_response
     assert answer.code in DOCUMENTED
     assert not re.search(r"\b[A-Z][a-z]+Error\b|Traceback|NoneType", answer.remark or "")
@@ -55,7 +55,7 @@ def check_answer(answer: RemotingCommand) -> None:
 def test_wrong_texts_in_every_field_of_a_send(
     cluster: EmbeddedCluster, name: str, value: str
 ) -> None:
-    """Numbers that are none, names that are none, flags that are none."""
+    """The broker answers each field whose text is no number, no name or no flag."""
     with RawClient(cluster.broker_address) as client:
         check_answer(client.call(SEND_V2, {**SEND_HEADER, name: value}, b"body"))
         store_one(client)
@@ -66,7 +66,7 @@ def test_wrong_texts_in_every_field_of_a_send(
 def test_wrong_json_types_in_every_field_of_a_send(
     cluster: EmbeddedCluster, name: str, value: object
 ) -> None:
-    """The C++ client sends numbers; nobody sends the rest."""
+    """The broker answers each JSON type; the C++ client sends numbers, no client the others."""
     header = {
         "code": SEND_V2,
         "opaque": 77,
@@ -88,7 +88,7 @@ def test_wrong_json_types_in_every_field_of_a_send(
 
 @pytest.mark.parametrize("name", sorted(SEND_HEADER))
 def test_every_field_of_a_send_may_be_missing(cluster: EmbeddedCluster, name: str) -> None:
-    """A mandatory one is named in the refusal."""
+    """The refusal names a mandatory field that is missing."""
     fields = {key: value for key, value in SEND_HEADER.items() if key != name}
     with RawClient(cluster.broker_address) as client:
         check_answer(client.call(SEND_V2, fields, b"body"))
@@ -96,7 +96,7 @@ def test_every_field_of_a_send_may_be_missing(cluster: EmbeddedCluster, name: st
 
 
 def test_a_send_without_any_field_is_refused(cluster: EmbeddedCluster) -> None:
-    """By a sentence that says what is missing."""
+    """The refusal says which field is missing."""
     with RawClient(cluster.broker_address) as client:
         answer = client.call(SEND_V2)
         assert answer.code != 0
@@ -118,7 +118,7 @@ def test_a_send_without_any_field_is_refused(cluster: EmbeddedCluster) -> None:
     ],
 )
 def test_illegal_topics_are_refused(cluster: EmbeddedCluster, topic: str, codes: set[int]) -> None:
-    """Bad characters, too long, or RocketMQ's own."""
+    """A topic is refused for bad characters, for its length, or as a reserved name."""
     with RawClient(cluster.broker_address) as client:
         answer = client.call(SEND_V2, {**SEND_HEADER, "b": topic}, b"body")
         assert answer.code in codes
@@ -126,7 +126,7 @@ def test_illegal_topics_are_refused(cluster: EmbeddedCluster, topic: str, codes:
 
 
 def test_a_body_above_the_limit_is_refused(cluster: EmbeddedCluster) -> None:
-    """And one at the limit is stored."""
+    """A body above the limit is refused, and one at the limit is stored."""
     with RawClient(cluster.broker_address) as client:
         answer = client.call(SEND_V2, SEND_HEADER, bytes(MAX_MESSAGE_BYTES + 1))
         assert answer.code == 13
@@ -146,7 +146,7 @@ def test_a_body_above_the_limit_is_refused(cluster: EmbeddedCluster) -> None:
     ],
 )
 def test_broken_batches_store_nothing(cluster: EmbeddedCluster, body: bytes) -> None:
-    """All of a batch or none of it."""
+    """The broker stores all messages of a batch or none."""
     with RawClient(cluster.broker_address) as client:
         store_one(client, 1)
         before = max_offset(client, 1)
@@ -163,7 +163,7 @@ def test_broken_batches_store_nothing(cluster: EmbeddedCluster, body: bytes) -> 
 def test_wrong_texts_in_every_field_of_a_pull(
     cluster: EmbeddedCluster, name: str, value: str
 ) -> None:
-    """An answer at once: a held pull must not hide a mistake."""
+    """A wrong pull is answered at once and is not held."""
     with RawClient(cluster.broker_address) as client:
         store_one(client)
         answer = client.call(PULL, {**PULL_HEADER, name: value})
@@ -173,7 +173,7 @@ def test_wrong_texts_in_every_field_of_a_pull(
 
 
 def test_a_frame_cut_off_in_its_body_stores_nothing(cluster: EmbeddedCluster) -> None:
-    """A client that vanishes in the middle of a send never sent it."""
+    """The broker stores nothing when a client vanishes in the middle of a send."""
     with RawClient(cluster.broker_address) as client:
         store_one(client, 2)
         before = max_offset(client, 2)
@@ -188,7 +188,7 @@ def test_a_frame_cut_off_in_its_body_stores_nothing(cluster: EmbeddedCluster) ->
 
 
 def test_a_client_that_vanishes_while_its_pull_is_held(cluster: EmbeddedCluster) -> None:
-    """The message that would have woken it is kept for the others."""
+    """The message that would have answered its pull reaches the next client that pulls."""
     with RawClient(cluster.broker_address) as client:
         store_one(client, 3)
         at = max_offset(client, 3)
@@ -213,7 +213,7 @@ def test_a_client_that_vanishes_while_its_pull_is_held(cluster: EmbeddedCluster)
 
 
 def test_a_slow_reader_costs_bounded_memory(cluster: EmbeddedCluster) -> None:
-    """It is left waiting, the others are served, and it gets all its answers once it reads."""
+    """A slow reader waits while others are served, and gets all its answers once it reads."""
     process = psutil.Process()
     topic_header = {**SEND_HEADER, "b": "AdversityLarge"}
     pull = {**PULL_HEADER, "topic": "AdversityLarge", "maxMsgNums": "1"}
@@ -244,7 +244,7 @@ def test_a_slow_reader_costs_bounded_memory(cluster: EmbeddedCluster) -> None:
 
 
 def test_hostile_and_honest_clients_side_by_side(cluster: EmbeddedCluster) -> None:
-    """Garbage on some connections does not disturb the order of answers on another."""
+    """Garbage on some connections does not change the order of answers on another."""
     stop = threading.Event()
 
     def harass() -> None:

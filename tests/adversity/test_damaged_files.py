@@ -1,8 +1,8 @@
 """Store files that are cut or changed behind the back of a live broker process.
 
-A read or a store beyond the end of a mapped file is SIGBUS, which no handler sees; so the process
-itself is watched.  What is not damaged is served, what is damaged is named in the log, sends go
-on, and a restart opens the store.
+A read or a write beyond the end of a mapped file raises SIGBUS, which no Python handler
+sees. The tests therefore watch a broker process. The broker serves what is not damaged, names in
+its log what is damaged, goes on taking sends, and a restart opens the store.
 """
 
 import os
@@ -24,19 +24,19 @@ QUEUE = {"topic": TOPIC, "queueId": "0"}
 
 
 def body_of(number: int) -> bytes:
-    """Different for each, 8 KB: a log file of 2 MiB holds some 250 of them."""
+    """Make a body of 8 KB that no other message has; a log file of 2 MiB holds about 250."""
     return b"%d/" % number + bytes([number % 251]) * 8_000
 
 
 def send(client: RawClient, number: int) -> int:
-    """Send one; its queue offset."""
+    """Send one message and return its queue offset."""
     answer = client.call(310, send_fields(TOPIC, f"KEYS\x01key{number}\x02"), body_of(number))
     assert answer.code == 0, f"{answer.code} {answer.remark}"
     return int(answer.ext_fields["queueOffset"])
 
 
 def read_on(client: RawClient) -> set[int]:
-    """Walk the queue from 0 to its end as a client does; offsets whose body is the right one."""
+    """Read the queue from 0 to its end as a client does; return offsets with the right body."""
     sound: set[int] = set()
     end = int(client.call(30, QUEUE).ext_fields["offset"])
     at = 0
@@ -56,7 +56,7 @@ def read_on(client: RawClient) -> set[int]:
 
 
 def ask_all_else(client: RawClient) -> None:
-    """Queries by key, time and physical offset get an answer, whatever it is."""
+    """Send queries by key, time and physical offset, and check that each gets some answer."""
     for number in range(0, MESSAGE_COUNT, 37):
         query = {"topic": TOPIC, "key": f"key{number}", "maxNum": "4", "beginTimestamp": "0"}
         assert client.call(12, {**query, "endTimestamp": str(1 << 60)}).code in {0, 1, 22}
@@ -67,7 +67,7 @@ def ask_all_else(client: RawClient) -> None:
 
 
 def cut_short(path: Path) -> None:
-    """Leave an eighth, which of each kind of file is less than what is in it."""
+    """Cut a file to an eighth of its size, which removes data from every kind of file."""
     os.truncate(path, path.stat().st_size // 8)
 
 
@@ -77,7 +77,7 @@ def cut_to_nothing(path: Path) -> None:
 
 
 def flip(path: Path) -> None:
-    """Flip one bit in each of the places where there is something, all over the file."""
+    """Flip one bit in each of several written parts of a file."""
     chance = random.Random(7)
     with path.open("r+b") as file:
         for _ in range(400):
@@ -89,7 +89,7 @@ def flip(path: Path) -> None:
 
 
 def log_file(place: int) -> Callable[[Path], list[Path]]:
-    """The n-th file of the log."""
+    """Return the path of the n-th log file."""
     return lambda store: [sorted((store / "commitlog").iterdir())[place]]
 
 
@@ -120,7 +120,7 @@ IN_ONE_FILE = 260
     ],
 )
 def test_the_broker_goes_on(tmp_path: Path, name: str, damage: Callable[[Path], None]) -> None:
-    """Whichever file it is and wherever it is damaged."""
+    """The broker goes on serving, whichever file is damaged and wherever."""
     store = tmp_path / "store"
     broker = BrokerProcess(store, "ASYNC_FLUSH")
     broker.wait_until_ready()
@@ -128,7 +128,8 @@ def test_the_broker_goes_on(tmp_path: Path, name: str, damage: Callable[[Path], 
         for number in range(MESSAGE_COUNT):
             assert send(client, number) == number
         ask_all_else(client)
-        # Units and entries are in their files a moment later.
+        # Units and entries are in their files a moment later. Where a file gets them after its
+        # damage, the broker goes on all the same, with less damage.
         deadline = time.monotonic() + 20
         while not (store / "consumequeue" / TOPIC / "0").exists():
             assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""Frames that are no frames, against both servers: one clear end, and the server goes on."""
+"""Malformed frames end their connection, and both servers go on with the others."""
 
 import struct
 
@@ -10,14 +10,14 @@ UNKNOWN_CODE = 9999
 
 
 def check_serves(address: str) -> None:
-    """A new connection gets a correct answer."""
+    """Check that a new connection gets a correct answer."""
     with RawClient(address) as client:
         answer = client.call(UNKNOWN_CODE)
     assert (answer.code, answer.opaque, answer.remark) == (3, 1, " request type 9999 not supported")
 
 
 def head(length: int, header_bytes: int = 0, kind: int = 0) -> bytes:
-    """The first eight bytes of a frame."""
+    """Return the first eight bytes of a frame."""
     return struct.pack(">iI", length, kind << 24 | header_bytes)
 
 
@@ -43,7 +43,7 @@ def head(length: int, header_bytes: int = 0, kind: int = 0) -> bytes:
     ],
 )
 def test_what_is_no_frame_ends_the_connection(address: str, data: bytes) -> None:
-    """The server closes, since it cannot know where the next frame begins."""
+    """The server closes the connection, since it cannot know where the next frame begins."""
     with RawClient(address) as client:
         client.send(data)
         assert client.is_closed_by_peer()
@@ -51,7 +51,7 @@ def test_what_is_no_frame_ends_the_connection(address: str, data: bytes) -> None
 
 
 def test_frames_before_the_bad_one_are_answered(address: str) -> None:
-    """Also when all of it comes in one read."""
+    """Correct frames before a bad one are answered, also when one read brings all of them."""
     with RawClient(address) as client:
         client.send(client.frame(UNKNOWN_CODE) + client.frame(UNKNOWN_CODE) + head(-5))
         assert [client.receive().opaque, client.receive().opaque] == [1, 2]
@@ -86,7 +86,7 @@ def test_frames_before_the_bad_one_are_answered(address: str) -> None:
     ids=range(20),
 )
 def test_odd_headers_are_answered_or_end_the_connection(address: str, header: bytes) -> None:
-    """Never silence, and never a server that stops."""
+    """The server answers an odd header or closes the connection; it never stops."""
     with RawClient(address) as client:
         client.send(head(4 + len(header), len(header)) + header)
         try:
@@ -100,7 +100,7 @@ def test_odd_headers_are_answered_or_end_the_connection(address: str, header: by
 
 
 def test_bytes_that_come_one_by_one_make_frames(address: str) -> None:
-    """With Nagle's algorithm off, each is a read of its own."""
+    """A frame may come in single bytes; without Nagle's algorithm each is a read of its own."""
     with RawClient(address) as client:
         client.send_slowly(client.frame(UNKNOWN_CODE, {"k": "v"}, b"body"))
         client.send_slowly(client.frame(UNKNOWN_CODE))
@@ -112,7 +112,7 @@ def test_bytes_that_come_one_by_one_make_frames(address: str) -> None:
 def test_a_client_that_leaves_in_the_middle_of_a_frame_is_forgotten(
     address: str, cut_at: int, leave: str
 ) -> None:
-    """Politely or not."""
+    """The server forgets a client that leaves inside a frame, by an end or by a reset."""
     client = RawClient(address)
     client.send(client.frame(UNKNOWN_CODE)[:cut_at])
     if leave == "close":
@@ -123,7 +123,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_frame_is_forgotten(
 
 
 def test_a_half_closed_client_still_gets_its_answers(address: str) -> None:
-    """The requests before the end are answered, then the connection ends."""
+    """The server answers the requests before the end, then it closes the connection."""
     with RawClient(address) as client:
         client.send(client.frame(UNKNOWN_CODE) + client.frame(UNKNOWN_CODE))
         client.half_close()
@@ -133,7 +133,7 @@ def test_a_half_closed_client_still_gets_its_answers(address: str) -> None:
 
 
 def test_one_way_requests_are_never_answered(address: str) -> None:
-    """Not even unknown or broken ones."""
+    """The server answers no one-way request, not even an unknown or a broken one."""
     with RawClient(address) as client:
         client.send(client.frame(UNKNOWN_CODE, oneway=True))
         client.send(client.frame(310, {"a": "x"}, b"", oneway=True))
@@ -143,7 +143,7 @@ def test_one_way_requests_are_never_answered(address: str) -> None:
 
 
 def test_answers_nobody_asked_for_are_dropped(address: str) -> None:
-    """A response to a request the server never sent."""
+    """The server ignores a response to a request that it never sent."""
     with RawClient(address) as client:
         frame = bytearray(client.frame(UNKNOWN_CODE))
         frame = frame.replace(b'"flag":0', b'"flag":1')
@@ -152,7 +152,7 @@ def test_answers_nobody_asked_for_are_dropped(address: str) -> None:
 
 
 def test_many_idle_connections_do_no_harm(address: str) -> None:
-    """Two hundred of them, half with a piece of a frame."""
+    """The server goes on beside two hundred idle connections, half with part of a frame."""
     idle = [RawClient(address) for _ in range(200)]
     try:
         for client in idle[::2]:

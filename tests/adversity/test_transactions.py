@@ -1,4 +1,4 @@
-"""Transactions under rude producers: they vanish, cut frames and end what is not theirs."""
+"""Transactions survive producers that vanish, cut frames or end foreign transactions."""
 
 import threading
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from tests.raw_client import RawClient
 from tests.request_fields import send_fields
 
 from cometmq.testing.cluster import EmbeddedCluster, threaded_cluster
-from cometmq.wire.body.bodies import HeartbeatData
+from cometmq.wire.body.client import HeartbeatData
 from cometmq.wire.command.codes import RequestCode
 
 GROUP = "rude"
@@ -23,13 +23,13 @@ QUICK = {
 
 @pytest.fixture
 def cluster() -> Iterator[EmbeddedCluster]:
-    """A broker that asks all the time."""
+    """Start a broker that checks transactions at the shortest interval."""
     with threaded_cluster(QUICK) as running:
         yield running
 
 
 def send_half(client: RawClient, number: int) -> dict[str, str]:
-    """Store a half message; what an end has to say of it."""
+    """Store a half message and return the fields that end its transaction."""
     text = f"UNIQ_KEY\x01RUDE{number:028d}\x02TRAN_MSG\x01true\x02PGROUP\x01{GROUP}\x02"
     fields = send_fields("Rude", text, a=GROUP)
     answer = client.call(RequestCode.SEND_MESSAGE_V2, fields, b"%d" % number)
@@ -44,18 +44,18 @@ def send_half(client: RawClient, number: int) -> dict[str, str]:
 
 
 def register(client: RawClient) -> None:
-    """A heartbeat as a producer of the group."""
+    """Send a heartbeat as a producer of the group."""
     body = HeartbeatData(f"rude{id(client)}", (GROUP,), ()).encode()
     assert client.call(RequestCode.HEART_BEAT, {}, body).code == 0
 
 
 def delivered(cluster: EmbeddedCluster) -> int:
-    """Messages of the topic that readers see."""
+    """Count the messages of the topic that consumers can read."""
     return cluster.standalone.broker.state.store.max_queue_offset("Rude", 0)
 
 
 def wait(condition: object) -> None:
-    """Ask again until it holds."""
+    """Repeat a check until it holds."""
     assert callable(condition)
     pause = threading.Event()
     for _ in range(600):
@@ -66,7 +66,7 @@ def wait(condition: object) -> None:
 
 
 def test_a_producer_that_vanishes_when_it_is_asked(cluster: EmbeddedCluster) -> None:
-    """Reset connections cost nothing but their checks; the next member of the group answers."""
+    """A check that a reset connection loses goes to the next member of the group."""
     for number in range(5):
         with RawClient(cluster.broker_address) as client:
             send_half(client, number)
@@ -97,7 +97,7 @@ def test_a_producer_that_vanishes_when_it_is_asked(cluster: EmbeddedCluster) -> 
 
 
 def test_ends_of_all_kinds_at_once(cluster: EmbeddedCluster) -> None:
-    """Nonsense between good ends: each good one is done once, each wrong one is answered 1."""
+    """Each good end is applied once, and each wrong end between them is answered with code 1."""
     with RawClient(cluster.broker_address, timeout_s=30) as client:
         halves = [send_half(client, number) for number in range(20)]
         frames, good = [], 0

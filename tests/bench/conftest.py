@@ -1,7 +1,7 @@
-"""A broker of forty lines that stores in memory and can be told to misbehave.
+"""A small broker that stores in memory and misbehaves on request.
 
-The bench's own tests need a server whose every fault is chosen: one that loses, alters, doubles or
-refuses a message, so that the verification pass can be seen to notice.
+The bench's tests need a server with chosen faults: it loses, alters, doubles or
+refuses a message, and the verification pass must notice.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ HEAD = struct.Struct(">iiiiiqqiq8sq8siqi")
 
 
 class MemoryBroker:
-    """Topics by (name, queue id); `alter(nth, body)` says which bodies are stored for the nth."""
+    """Keeps queues by (topic, queue id); `alter(nth, body)` returns the bodies to store."""
 
     def __init__(self, alter: Alter | None = None, refuse_every: int = 0) -> None:
         self.queues: dict[tuple[str, int], list[bytes]] = {}
@@ -69,7 +69,7 @@ class MemoryBroker:
         return encode_response(request.opaque, 0, 0, None, answer)
 
     def pull(self, request: RemotingCommand) -> bytes | None:
-        """Answer a pull, or None where it has to wait."""
+        """Answer a pull; return None where it has to wait."""
         ext = request.ext_fields
         records = self.queues.get((ext["topic"], int(ext["queueId"])), [])
         begin = int(ext["queueOffset"])
@@ -130,5 +130,5 @@ class _Connection(asyncio.Protocol):
 
 @pytest.fixture
 def memory_broker() -> type[MemoryBroker]:
-    """The class; a test makes the broker it needs inside its own event loop."""
+    """Return the class, so that a test makes a broker inside its own event loop."""
     return MemoryBroker

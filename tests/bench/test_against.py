@@ -1,4 +1,4 @@
-"""A comparison's arithmetic and its three reports, from figures that are written down here."""
+"""A comparison computes and reports the given figures correctly, in all three reports."""
 
 import json
 import re
@@ -43,17 +43,17 @@ CONDITIONS = Conditions((("machine", "a <test> machine"),))
 
 
 def one_round(rate: float, **more: Any) -> Round:
-    """A second at a rate."""
+    """Make a round of one second with a given rate."""
     return Round(rate=rate, messages_rate=rate, seconds=1.0, read_back=int(rate), **more)
 
 
 def row(name: str = "send 4x64") -> RowSpec:
-    """A row by its name."""
+    """Return the row with this name."""
     return next(row for row in (*LOAD_ROWS, *FACT_ROWS) if row.name == name)
 
 
 def compared(name: str = "send 4x64") -> Comparison:
-    """Three pairs of rounds: medians 200 and 100 a second, p99 20 and 100 us, CPU 1:4 each."""
+    """Make three pairs of rounds: 200 and 100 a second, p99 20 and 100 us, CPU 1:4."""
     result = Comparison(row(name))
     for ours, theirs in ((190.0, 100.0), (200.0, 80.0), (260.0, 104.0)):
         result.our_rounds.append(
@@ -64,7 +64,7 @@ def compared(name: str = "send 4x64") -> Comparison:
 
 
 def test_a_ratio_is_that_of_the_medians_and_pairs_are_neighbours() -> None:
-    """200 to 100; the pairs tell the spread."""
+    """The ratio is that of the medians, and neighbouring rounds give its spread."""
     result = compared()
     assert result.ratio == 2.0
     assert result.pair_ratios == [1.9, 2.5, 2.5]
@@ -72,7 +72,7 @@ def test_a_ratio_is_that_of_the_medians_and_pairs_are_neighbours() -> None:
 
 
 def test_each_thing_asked_is_judged_by_itself() -> None:
-    """1.8 times: met; a quarter of the p99: met; 40 % of the CPU: met, and missed by a hair."""
+    """Rate, p99 and CPU targets are judged one by one, also just above a limit."""
     result = compared()
     assert [(check.value, check.bound, check.is_met) for check in result.checks()] == [
         (2.0, 1.8, True),
@@ -84,7 +84,7 @@ def test_each_thing_asked_is_judged_by_itself() -> None:
 
 
 def test_less_is_better_for_seconds_and_megabytes() -> None:
-    """The ratio turns round, and an absolute bound is ours alone."""
+    """For seconds and megabytes less is better, and an absolute bound concerns only us."""
     start = Comparison(row("start-up"), our_values=[0.3, 0.5, 0.4], their_values=[4.0, 5.0, 3.0])
     assert start.ratio == pytest.approx(10.0)
     assert [check.is_met for check in start.checks()] == [True]
@@ -94,7 +94,7 @@ def test_less_is_better_for_seconds_and_megabytes() -> None:
 
 
 def test_a_row_without_both_sides_is_not_judged() -> None:
-    """Neither one that failed, nor one that was skipped, nor half a one."""
+    """A row that failed, was skipped or has one side is not judged."""
     half = compared()
     half.their_rounds = []
     failed = compared()
@@ -106,7 +106,7 @@ def test_a_row_without_both_sides_is_not_judged() -> None:
 
 
 def test_the_text_says_met_missed_failed_and_skipped() -> None:
-    """One line a target, one a failure, and why something was not run."""
+    """The text has a line for each target and each failure, and the reason of each skip."""
     missed = compared("send 1KiB 4x16")
     failed = Comparison(row("pull32 x1"), error="other bytes")
     skipped = [Comparison(row(name), skipped="no mvn") for name in ("java sync 1", "java sync 16")]
@@ -119,7 +119,7 @@ def test_the_text_says_met_missed_failed_and_skipped() -> None:
 
 
 def test_the_json_holds_every_figure() -> None:
-    """Medians, all rounds and verdicts, and it is JSON."""
+    """The report is JSON and holds medians, all rounds and verdicts."""
     document = json.loads(json.dumps(as_json(CONDITIONS, [compared()])))
     (found,) = document["rows"]
     assert found["ratio"] == 2.0
@@ -130,7 +130,7 @@ def test_the_json_holds_every_figure() -> None:
 
 
 def test_the_page_needs_nothing_beside_itself() -> None:
-    """No address in it but SVG's own words; text is escaped; bars are as long as medians."""
+    """The page loads nothing, escapes its text, and draws bars as long as the medians."""
     note = Comparison(row("start-up"), our_values=[0.4], their_values=[4.0], note="<b>ours</b>")
     page = as_page(CONDITIONS, [compared(), note, Comparison(row("restart"), error="<oh>")])
     assert not re.search(r"https?://|src=|href=|@import|url\(", page)
@@ -145,7 +145,7 @@ def test_the_page_needs_nothing_beside_itself() -> None:
 
 
 def test_rows_are_chosen_by_name_group_or_part() -> None:
-    """A whole name or group picks exactly that; a part of a name picks all that have it."""
+    """A whole name or group selects exactly that; part of a name selects all that contain it."""
     assert len(chosen_rows(())) == len(ROW_NAMES) == len(set(ROW_NAMES))
     assert [row.name for row in chosen_rows(("send 1x1",))] == ["send 1x1"]
     assert {row.group for row in chosen_rows(("pulls",))} == {"pulls"}
@@ -163,13 +163,13 @@ def test_rows_are_chosen_by_name_group_or_part() -> None:
     "arguments", [["--html", "x"], ["--against", "java", "--broker", "127.0.0.1:1"]]
 )
 def test_options_that_do_not_go_together_are_refused(arguments: list[str]) -> None:
-    """Before anything is started."""
+    """Options that contradict each other are refused before any process starts."""
     with pytest.raises(ConfigError):
         run(arguments)
 
 
 def test_list_names_every_row_and_target(capsys: pytest.CaptureFixture[str]) -> None:
-    """One line a row."""
+    """The list has one line for each row."""
     assert run(["--against", "java", "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(ROW_NAMES)
@@ -179,7 +179,7 @@ def test_list_names_every_row_and_target(capsys: pytest.CaptureFixture[str]) -> 
 def test_without_java_everything_is_skipped_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No error, no figure, one sentence that says what to install."""
+    """Without Java the rows are skipped with a sentence that says what to install."""
     monkeypatch.setattr("shutil.which", lambda name: None)
     arguments = ["--against", "java", "--quick", "--store", str(tmp_path), "--only", "pulls"]
     assert run(arguments) == 0
@@ -191,7 +191,7 @@ def test_without_java_everything_is_skipped_with_the_reason(
 
 
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Maven for the jars; a compiler for the load program."""
+    """The report names Maven or the compiler when one of them is missing."""
     monkeypatch.setenv("COMETMQ_INTEROP_CACHE", str(tmp_path))
     monkeypatch.setattr("shutil.which", lambda name: "java" if name == "java" else None)
     with pytest.raises(PeerMissing, match=r"mvn is not installed.*install Maven"):
@@ -205,20 +205,20 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_package_brings_what_the_java_side_needs() -> None:
-    """Program and project file lie inside the package, so that a wheel has them."""
+    """The Java load program and its project file lie inside the package."""
     assert (java_peer.HERE / "Load.java").is_file()
     assert "${artifact}" in (java_peer.HERE / "pom.xml").read_text()
 
 
 def test_settings_of_the_java_broker_win_over_ours(tmp_path: Path) -> None:
-    """As the synchronous flush does."""
+    """Settings for the Java broker replace ours, such as the synchronous flush."""
     conf = broker_conf(tmp_path, 4711, "127.0.0.1:1", {"flushDiskType": "SYNC_FLUSH"})
     assert conf["listenPort"] == "4711"
     assert conf["flushDiskType"] == "SYNC_FLUSH"
 
 
 def test_bodies_of_the_java_program_are_known_without_a_ring() -> None:
-    """Twelve digits, then 0 to 9 over and over."""
+    """The Java program's bodies, twelve digits and a pattern, can be computed."""
     bodies = JavaBodies(Targets("T"), 40)
     body = b"000000001234" + b"0123456789" * 2 + b"01234567"
     assert len(body) == 40
@@ -226,7 +226,7 @@ def test_bodies_of_the_java_program_are_known_without_a_ring() -> None:
 
 
 def test_a_consumer_that_misses_doubles_or_changes_a_message_is_found_out() -> None:
-    """Counts, ids and checksums of a backlog of three."""
+    """A consumer that misses, repeats or changes one of three messages is reported."""
     ring = FrameRing(Targets("T", 1, 4), body_bytes=64, batch_count=0, seed=3)
     ids = [0, 1000, 2000]
     good = np.array([(number, ring.body_crc(number)) for number in ids], np.int64)
@@ -240,7 +240,7 @@ def test_a_consumer_that_misses_doubles_or_changes_a_message_is_found_out() -> N
 
 
 def test_rounds_that_ran_at_once_are_joined() -> None:
-    """Rates add up, the worst latency stays."""
+    """Rounds that ran at once are joined: rates add up, the worst latency counts."""
     both = joined([one_round(10, p99_us=5.0), one_round(20, p99_us=7.0, acknowledged=3)])
     assert (both.rate, both.p99_us, both.acknowledged, both.read_back) == (30, 7.0, 3, 30)
     assert both.p50_us is None
@@ -249,7 +249,7 @@ def test_rounds_that_ran_at_once_are_joined() -> None:
 @pytest.mark.processes
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_the_side_that_is_not_measured_stands_still(tmp_path: Path) -> None:
-    """It is stopped and goes on, and one that stands still can be ended."""
+    """The side that is not measured is stopped, continues later, and can be ended."""
     process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     server = Server("", "", process, tmp_path / "log", 0.0)
     try:
@@ -266,6 +266,6 @@ def test_the_side_that_is_not_measured_stands_still(tmp_path: Path) -> None:
 
 
 def test_spreads_are_shown_from_two_figures_on() -> None:
-    """One figure has none."""
+    """A spread needs at least two figures."""
     assert spread_text([1.0]) == ""
     assert spread_text([3.0, 1234.0, 2.0]) == "2-1,234"

@@ -1,4 +1,4 @@
-"""The yardstick answers what it is asked, and the loads run against it in real processes."""
+"""The echo server answers every request, and the loads run against it as processes."""
 
 from pathlib import Path
 
@@ -15,20 +15,20 @@ from cometmq.wire.frame.framing import FrameReader
 
 
 class Wire:
-    """Keeps what is written."""
+    """A transport that keeps what is written."""
 
     def __init__(self) -> None:
         self.written = b""
         self.writes = 0
 
     def write(self, data: bytes) -> None:
-        """One more write."""
+        """Keep one more write."""
         self.written += data
         self.writes += 1
 
 
 def test_every_frame_is_answered_in_order_with_one_write() -> None:
-    """A burst of sends gives as many code-0 answers that carry queue and offset."""
+    """A burst of sends gets as many answers with code 0, queue and offset, in one write."""
     connection, wire = EchoConnection(pull_body(16)), Wire()
     connection.connection_made(wire)  # type: ignore[arg-type]
     ring = FrameRing(Targets("T", 1, 4), body_bytes=32)
@@ -41,7 +41,7 @@ def test_every_frame_is_answered_in_order_with_one_write() -> None:
 
 
 def test_a_pull_is_answered_with_thirty_two_readable_messages() -> None:
-    """The canned body decodes, so that its size is an honest one."""
+    """The prepared answer to a pull decodes to 32 messages."""
     messages = decode_messages(pull_body(100))
     assert len(messages) == PULL_COUNT
     assert all(len(m.body) == 100 for m in messages)
@@ -49,7 +49,7 @@ def test_a_pull_is_answered_with_thirty_two_readable_messages() -> None:
 
 @pytest.mark.processes
 def test_loads_run_against_an_echo_process(tmp_path: Path) -> None:
-    """Start, be ready, serve a worker process, stop."""
+    """An echo process starts, serves a worker process and stops."""
     loads = [load for load in RAW_LOADS if load.name in {"send 4x64", "pull32 x4"}]
     with start_echo(tmp_path) as server:
         for load in loads:
@@ -67,7 +67,7 @@ def test_loads_run_against_an_echo_process(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 def test_a_worker_that_fails_says_why() -> None:
-    """Nobody listens: the parent gets the sentence, not a traceback."""
+    """Where no server listens, the parent gets a sentence instead of a traceback."""
     order = WorkOrder(load=Load(name="x", kind="send"), address="127.0.0.1:1", rounds=1)
     with pytest.raises(ClientError, match=r"127\.0\.0\.1:1"):
         run_worker("bench.worker.worker", msgspec.json.encode(order), None)

@@ -1,4 +1,4 @@
-"""The suite `kinds` against a real broker, tiny: every kind is sent, delivered and checked."""
+"""The suite `kinds` sends, delivers and checks every kind against a real broker."""
 
 import json
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ _SEEDS = count(1)
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One broker that takes every kind."""
+    """Start one broker that takes every kind."""
     store = tmp_path_factory.mktemp("kinds") / "store"
     with start_broker(store, settings=KIND_SETTINGS) as running:
         yield running
@@ -35,7 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.mark.parametrize("load", KIND_LOADS, ids=lambda load: load.program)
 def test_every_message_of_a_kind_is_read_back(load: Load, server: Server, tmp_path: Path) -> None:
-    """Once, unchanged, in its queue; and its phases are parts of what it costs."""
+    """Each message is read back once and unchanged, and the phases add up to its cost."""
     one = kind_round(Settings(tmp_path), load, server, 0.05)
     assert one.acknowledged == one.read_back == 250
     if one.server_cpu_s is not None:
@@ -46,7 +46,7 @@ def test_every_message_of_a_kind_is_read_back(load: Load, server: Server, tmp_pa
 
 
 def test_what_was_lost_or_changed_voids_the_round(server: Server) -> None:
-    """The check finds it."""
+    """The check reports a lost or changed message, and the round does not count."""
     order = WorkOrder(load=PLAIN, address=server.address, seconds=0.01, seed=next(_SEEDS))
     one = KindRun(order, 0)
     try:
@@ -68,13 +68,13 @@ def test_what_was_lost_or_changed_voids_the_round(server: Server) -> None:
 
 
 def test_a_broker_that_is_gone_voids_the_round() -> None:
-    """With the reason."""
+    """A broker that has ended voids the round with the reason."""
     with pytest.raises(CometError):
         KindRun(WorkOrder(load=PLAIN, address="127.0.0.1:1"), 0)
 
 
 def test_the_suite_prints_rows_and_costs(capsys: pytest.CaptureFixture[str]) -> None:
-    """Those that were chosen, and the plain ones they are compared with."""
+    """The suite prints the chosen rows and the plain ones to compare them with."""
     arguments = ["--suite", "kinds", "--only", "transactional", "--rounds", "1", "--no-pin"]
     assert run([*arguments, "--seconds", "0.05", "--json", "-"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -86,7 +86,7 @@ def test_the_suite_prints_rows_and_costs(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_all_kinds_or_those_that_are_named() -> None:
-    """The plain ones are always first."""
+    """All kinds or the named ones run, and the plain one is always first."""
     assert _kind_loads(()) == KIND_LOADS
     assert [load.program for load in _kind_loads(["filtered", "delayed"])] == [
         "plain",

@@ -1,4 +1,4 @@
-"""The command: choosing rows, refusing nonsense, exit codes, and what it prints."""
+"""The command selects rows, refuses wrong options, and gives its exit codes and texts."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from cometmq.errors import ConfigError
 
 @pytest.fixture
 def served(memory_broker: Any) -> Any:
-    """A memory broker on a loop in a thread of its own; the worker is another process."""
+    """Run a memory broker in its own thread; the worker is another process."""
     broker = memory_broker()
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
@@ -33,7 +33,7 @@ def served(memory_broker: Any) -> Any:
 
 
 def test_list_names_every_row(capsys: pytest.CaptureFixture[str]) -> None:
-    """One line a row, none missing."""
+    """The list has one line for every row."""
     assert run(["--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     loads = RAW_LOADS + CLIENT_LOADS + KIND_LOADS
@@ -43,13 +43,13 @@ def test_list_names_every_row(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_rows_have_names_of_their_own() -> None:
-    """`--only` and reports rely on it."""
+    """Row names are unique, as `--only` and the reports need it."""
     names = [load.name for load in RAW_LOADS + CLIENT_LOADS + KIND_LOADS]
     assert len(set(names)) == len(names)
 
 
 def test_the_name_server_of_a_running_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """-n, else NAMESRV_ADDR; a cluster of its own has its own."""
+    """The name server comes from -n, else from NAMESRV_ADDR, else from the own cluster."""
     monkeypatch.setenv("NAMESRV_ADDR", "a:1")
     options = {"external": "b:2", "external_name_server": ""}
     assert _name_server_of(options) == "a:1"
@@ -67,7 +67,7 @@ def test_the_name_server_of_a_running_broker(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_wrong_usage_is_refused(arguments: list[str]) -> None:
-    """Before anything is started."""
+    """Wrong options are refused before any process starts."""
     with pytest.raises(ConfigError):
         run(arguments)
 
@@ -76,7 +76,7 @@ def test_wrong_usage_is_refused(arguments: list[str]) -> None:
 def test_a_row_against_a_running_broker(
     served: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Own row, verified, JSON written, nothing left in the folder, exit code 0."""
+    """A verified row gives exit code 0 and its JSON file, and leaves no other file."""
     report = tmp_path / "report.json"
     folder = tmp_path / "stores"
     arguments = ["--broker", served.address, "--kind", "batch", "--batch", "10", "--window", "2"]
@@ -96,7 +96,7 @@ def test_a_row_against_a_running_broker(
 def test_a_row_that_fails_gives_exit_code_one(
     served: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The reason is printed where the figures would be."""
+    """A failed row gives exit code 1 and prints the reason in place of figures."""
     served.refuse_every = 5
     arguments = ["--broker", served.address, "--kind", "send", "--seconds", "0.05"]
     assert run([*arguments, "--rounds", "1", "--no-echo", "--no-pin"]) == 1
@@ -106,7 +106,7 @@ def test_a_row_that_fails_gives_exit_code_one(
 def test_a_wheel_says_where_the_load_programs_are(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Outside a clone the command names the two ways to them; `main` turns that into code 2."""
+    """Outside a clone the command says how to get the load programs and ends with code 2."""
     monkeypatch.delitem(sys.modules, "bench.main", raising=False)
     monkeypatch.setattr(cometmq, "__file__", str(tmp_path / "lib" / "cometmq" / "__init__.py"))
     with pytest.raises(ConfigError, match=r"python -m bench.*pip install -e \."):

@@ -1,4 +1,4 @@
-"""The suite `scale`, tiny, against real brokers; and the crowd it is made of."""
+"""The suite `scale` and its crowd of clients work against real brokers, at a tiny size."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from bench.suites.suite import Settings
 from cometmq.errors import ClientError
 from cometmq.net.channel import ChannelPool
 from cometmq.net.env import system_environment
-from cometmq.wire.body.bodies import HeartbeatData
+from cometmq.wire.body.client import HeartbeatData
 from cometmq.wire.command.command import RemotingCommand
 
 NEEDS_PROC = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
@@ -28,7 +28,7 @@ TINY = Sizes(topics=20, clients=12, connections=30, pulls=25)
 def test_each_step_gives_its_figures(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Facts with values, rows that were read back, and nothing left in the folder."""
+    """Each step gives its figures and verified rows, and leaves no file."""
     monkeypatch.setattr(scale, "SETTLE_S", 0.05)
     settings = Settings(folder=tmp_path, rounds=1, seconds=0.1)
     rows, facts = measure_scale(name, settings, lambda text: None, TINY)
@@ -44,13 +44,13 @@ def test_each_step_gives_its_figures(
 
 
 def test_a_smaller_scale_has_at_least_one_of_each() -> None:
-    """A divisor beyond the counts does not make a step empty."""
+    """A scale below one still has one of each."""
     assert TINY.smaller(10) == Sizes(2, 1, 3, 2)
     assert TINY.smaller(1000) == Sizes(1, 1, 1, 1)
 
 
 def test_the_counting_name_server_counts_by_code() -> None:
-    """Requests and bytes, header fields included; it answers that nothing changed."""
+    """The counting name server counts requests and bytes and answers that nothing changed."""
     with Background() as background:
         server = CountingNameServer()
         address = background.run(server.listen())
@@ -74,7 +74,7 @@ def test_the_counting_name_server_counts_by_code() -> None:
 
 
 def test_a_heartbeat_of_the_crowd_is_one_a_broker_understands() -> None:
-    """Client, group and subscription arrive."""
+    """A broker understands client, group and subscription of the crowd's heartbeat."""
     data = HeartbeatData.decode(heartbeat_body("c@1", "G", "T", 7))
     assert data.client_id == "c@1"
     (consumer,) = data.consumers
@@ -83,13 +83,13 @@ def test_a_heartbeat_of_the_crowd_is_one_a_broker_understands() -> None:
 
 
 def test_a_route_that_is_refused_fails_the_look_up() -> None:
-    """Nobody listens: no figure."""
+    """A look-up without a server fails and gives no figure."""
     with Background() as background, pytest.raises(ClientError, match=r"127\.0\.0\.1:1"):
         background.run(look_up("127.0.0.1:1", ["T"]))
 
 
 def test_the_steps_can_be_listed_and_chosen(capsys: pytest.CaptureFixture[str]) -> None:
-    """Under the names that --only takes."""
+    """The steps are listed under the names that --only takes."""
     assert run(["--list"]) == 0
     listed = capsys.readouterr().out
     assert all(f"scale {name}" in listed for name in SCALE_STEPS)

@@ -1,4 +1,4 @@
-"""The bench against real broker processes, tiny: every program runs and every count is checked."""
+"""Every program of the bench runs against real broker processes with checked counts."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One `cometmq up` for all rows that need nothing special of it."""
+    """Start one `cometmq up` for all rows without special settings."""
     store = tmp_path_factory.mktemp("bench") / "store"
     with start_broker(store, settings={"mappedFileSizeCommitLog": str(64 << 20)}) as running:
         yield running
@@ -27,7 +27,7 @@ _ATTEMPTS = count()
 
 
 def tiny(load: Load, server: Server, seed: int) -> Rounds:
-    """One short round of a load in its worker process."""
+    """Run one short round of a load in its worker process."""
     order = WorkOrder(
         # Without a target, which would size the fill for a real measurement.
         load=msgspec.structs.replace(load, target=None),
@@ -48,7 +48,7 @@ def tiny(load: Load, server: Server, seed: int) -> Rounds:
 
 @pytest.mark.parametrize("number", range(len(RAW_LOADS)), ids=lambda n: RAW_LOADS[n].name)
 def test_raw_loads_are_read_back_from_a_real_broker(number: int, server: Server) -> None:
-    """Nothing acknowledged is missing, whatever the load."""
+    """Every acknowledged message of every load is read back."""
     (one,) = tiny(RAW_LOADS[number], server, 100 + number).rounds
     assert one.acknowledged == one.read_back > 0
     assert one.rate > 0
@@ -57,7 +57,7 @@ def test_raw_loads_are_read_back_from_a_real_broker(number: int, server: Server)
 
 @pytest.mark.parametrize("number", range(len(CLIENT_LOADS)), ids=lambda n: CLIENT_LOADS[n].name)
 def test_client_programs_lose_and_repeat_nothing(number: int, server: Server) -> None:
-    """Senders: all results are true. Consumers: each message once."""
+    """Senders report true results, and consumers read each message once."""
     load = CLIENT_LOADS[number]
     (one,) = tiny(load, server, 200 + number).rounds
     assert one.acknowledged == one.read_back > 0
@@ -66,12 +66,12 @@ def test_client_programs_lose_and_repeat_nothing(number: int, server: Server) ->
 
 
 def settings_for(folder: Path) -> Settings:
-    """One short round, nothing pinned."""
+    """Return settings for one short round without pinned processes."""
     return Settings(folder=folder, rounds=1, seconds=0.1, fill_messages=2000)
 
 
 def test_a_row_starts_and_removes_a_broker_of_its_own(tmp_path: Path) -> None:
-    """Settings reach the broker, figures come back, the store goes."""
+    """A row starts a broker with its settings, gives figures, and removes the store."""
     load = msgspec.structs.replace(FEW_QUEUES, flush="sync")
     row = run_row(load, settings_for(tmp_path), None)
     assert row.error == ""
@@ -81,7 +81,7 @@ def test_a_row_starts_and_removes_a_broker_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["client async 64", "client linger", "async for"])
 def test_a_clients_row_has_a_share_of_echo_too(name: str, tmp_path: Path) -> None:
-    """The echo server answers what the program asks, in raw frames; both count messages."""
+    """A client row is compared with an echo that answers the same requests."""
     (load,) = [load for load in CLIENT_LOADS if load.name == name]
     with start_echo(tmp_path) as echo:
         row = run_row(msgspec.structs.replace(load, target=None), settings_for(tmp_path), echo)
@@ -93,7 +93,7 @@ def test_a_clients_row_has_a_share_of_echo_too(name: str, tmp_path: Path) -> Non
 
 
 def test_a_row_whose_broker_does_not_start_says_why(tmp_path: Path) -> None:
-    """A wrong setting is quoted from the broker's own words."""
+    """A row whose broker refuses a setting quotes the broker's error."""
     load = msgspec.structs.replace(FEW_QUEUES, settings={"flushDiskType": "SOMETIMES"})
     row = run_row(load, settings_for(tmp_path), None)
     assert "flushDiskType" in row.error
@@ -102,7 +102,7 @@ def test_a_row_whose_broker_does_not_start_says_why(tmp_path: Path) -> None:
 
 
 def test_restart_after_kill_reads_everything_back(tmp_path: Path) -> None:
-    """Fill, kill -9, start, every acknowledged message is there."""
+    """After a kill -9 and a start, every acknowledged message is read back."""
     said: list[str] = []
     rows, facts = measure_operation(
         "restart", settings_for(tmp_path), said.append, gigabytes=0.02, queues=64
@@ -118,7 +118,7 @@ def test_restart_after_kill_reads_everything_back(tmp_path: Path) -> None:
 def test_start_measures_an_empty_and_a_used_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One fact for readiness, two for memory where /proc tells it."""
+    """A start gives one fact for readiness and two for memory where /proc exists."""
     monkeypatch.setattr(operations, "IDLE_AFTER_S", 0.05)
     rows, facts = measure_operation(
         "start", settings_for(tmp_path), lambda text: None, gigabytes=0.01, queues=8
@@ -130,7 +130,7 @@ def test_start_measures_an_empty_and_a_used_broker(
 
 
 def test_rolling_files_keep_what_has_not_expired(tmp_path: Path) -> None:
-    """Tiny log files, retention at work, and what is left is what was acknowledged."""
+    """While retention removes small log files, all other acknowledged messages are read back."""
     rows, facts = measure_operation(
         "rolling", settings_for(tmp_path), lambda text: None, gigabytes=0.01, queues=8
     )
@@ -142,7 +142,7 @@ def test_rolling_files_keep_what_has_not_expired(tmp_path: Path) -> None:
 
 
 def test_two_processes_are_measured_beside_one(tmp_path: Path) -> None:
-    """Both rows are read back, the families end, and their stores go."""
+    """One and two processes are measured, verified and ended, and their stores removed."""
     rows, facts = measure_operation(
         "processes", settings_for(tmp_path), lambda text: None, gigabytes=0.01, queues=8
     )

@@ -1,4 +1,4 @@
-"""Every raw load, tiny, with its counts; and every way a server can cheat."""
+"""Every raw load gives true counts, and every cheat of a server is noticed."""
 
 import asyncio
 from typing import Any
@@ -13,7 +13,7 @@ SECONDS = 0.05
 
 
 def work(broker: Any, load: Load, **more: Any) -> Rounds:
-    """Run an order against a memory broker on one loop."""
+    """Run one load against a memory broker on the same loop."""
 
     async def main() -> Rounds:
         await broker.listen()
@@ -35,7 +35,7 @@ def work(broker: Any, load: Load, **more: Any) -> Rounds:
 
 @pytest.mark.parametrize("load", RAW_LOADS, ids=lambda load: load.name)
 def test_each_raw_load_counts_what_the_server_holds(load: Load, memory_broker: Any) -> None:
-    """Acknowledged, read back and stored are the same number, in every round."""
+    """In every round the numbers of acknowledged, stored and read messages are equal."""
     broker = memory_broker()
     result = work(broker, load, rounds=2)
     assert len(result.rounds) == 2
@@ -47,7 +47,7 @@ def test_each_raw_load_counts_what_the_server_holds(load: Load, memory_broker: A
 
 
 def test_requests_are_spread_over_all_queues(memory_broker: Any) -> None:
-    """Round robin over topics and queues, as a producer does it."""
+    """Requests rotate over topics and queues as a producer's do."""
     broker = memory_broker()
     work(broker, Load(name="x", kind="send", topics=3, queues=4))
     targets = Targets("", 3, 4)
@@ -57,29 +57,29 @@ def test_requests_are_spread_over_all_queues(memory_broker: Any) -> None:
 
 
 def lose(nth: int, body: bytes) -> list[bytes]:
-    """The 12th message is acknowledged and forgotten."""
+    """Acknowledge the 12th message without storing it."""
     return [] if nth == 12 else [body]
 
 
 def alter(nth: int, body: bytes) -> list[bytes]:
-    """The 12th message has one byte changed, under a correct stored CRC."""
+    """Change one byte of the 12th message and store a correct CRC."""
     return [body[:-1] + bytes([body[-1] ^ 1])] if nth == 12 else [body]
 
 
 def double(nth: int, body: bytes) -> list[bytes]:
-    """The 12th message is there twice."""
+    """Store the 12th message twice."""
     return [body, body] if nth == 12 else [body]
 
 
 def swap(nth: int, body: bytes) -> list[bytes]:
-    """The 12th message holds another message's body."""
+    """Store another body in the 12th message."""
     return [b"0" * 12 + body[12:]] if nth == 12 else [body]
 
 
 @pytest.mark.parametrize("kind", ["send", "end-to-end"])
 @pytest.mark.parametrize("fault", [lose, alter, double, swap])
 def test_a_server_that_cheats_gets_no_figure(fault: Any, kind: Any, memory_broker: Any) -> None:
-    """Losing, altering, doubling or swapping one message voids the round."""
+    """A round with one lost, altered, doubled or swapped message does not count."""
     load = Load(name="x", kind=kind, connections=2, window=8)
     with pytest.raises(VerifyFailed):
         # What is lost never comes: that is not waited for long.
@@ -87,7 +87,7 @@ def test_a_server_that_cheats_gets_no_figure(fault: Any, kind: Any, memory_broke
 
 
 def test_a_server_that_cheats_on_pulls_gets_no_figure(memory_broker: Any) -> None:
-    """A pulled body that is not what was stored is noticed by its size or its sample."""
+    """A pulled body that differs from the stored one is noticed by size or by sample."""
     broker = memory_broker()
     honest = broker.pull
 
@@ -105,13 +105,13 @@ def test_a_server_that_cheats_on_pulls_gets_no_figure(memory_broker: Any) -> Non
 
 
 def test_refused_requests_void_a_round_and_are_quoted(memory_broker: Any) -> None:
-    """The code and remark of the refusal reach the person who runs the bench."""
+    """The report quotes code and remark of a refused request."""
     with pytest.raises(VerifyFailed, match=r"code 2: \[PCBUSY\]"):
         work(memory_broker(refuse_every=10), Load(name="x", kind="send", window=4))
 
 
 def test_expired_messages_may_be_missing_at_the_old_end_only(memory_broker: Any) -> None:
-    """With `may_expire` the head of a queue may be gone, and is counted; a hole still voids."""
+    """With `may_expire` messages may lack at a queue's start, but not in its middle."""
     broker = memory_broker()
     honest = broker.pull
 
@@ -130,7 +130,7 @@ def test_expired_messages_may_be_missing_at_the_old_end_only(memory_broker: Any)
 
 
 def test_restart_check_reads_what_another_process_filled(memory_broker: Any, tmp_path: Any) -> None:
-    """Fill leaves the acknowledgements in a file; check holds them against the queues."""
+    """The check compares the queues with the acknowledgements that the fill wrote to a file."""
     state = str(tmp_path / "acks.npz")
     load = Load(name="x", kind="fill", batch_count=10, queues=4)
     broker = memory_broker()
@@ -145,7 +145,7 @@ def test_restart_check_reads_what_another_process_filled(memory_broker: Any, tmp
 
 
 def test_echo_rounds_come_in_turn(memory_broker: Any) -> None:
-    """With an echo address every round has its counterpart, which verifies nothing."""
+    """With an echo address every round has an echo round beside it."""
     echo = memory_broker()
 
     async def main() -> Rounds:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -72,6 +73,44 @@ def test_topic_life(cometmq: Run) -> None:
     cometmq("topic", "route", "Life", code=4)
 
 
+def test_creating_an_existing_topic_neither_shrinks_it_nor_hides_messages(cometmq: Run) -> None:
+    """Other settings are refused with the right verb; equal ones are a no-op with a sentence."""
+    cometmq("topic", "create", "Existing", "--queues", "8")
+    cometmq("produce", "Existing", "job", "--count", "16")
+    again = cometmq("topic", "create", "Existing", "--queues", "8")
+    assert again.stdout == "topic Existing: exists already with 8 queues on each of 1 broker\n"
+    for queues, remedy in (("2", "topic shrink Existing --queues 2"), ("9", "topic grow Existing")):
+        error = cometmq("topic", "create", "Existing", "--queues", queues, code=2).exception
+        assert isinstance(error, click.ClickException)
+        assert error.exit_code == 1
+        assert remedy in error.message
+        assert "8 queues" in error.message
+    marked = cometmq("topic", "create", "Existing", "--queues", "8", "--order", code=2).exception
+    assert "without the mark" in str(marked)
+    read = cometmq("consume", "Existing", "--from", "first", "--until-end")
+    assert read.stdout == "job\n" * 16
+
+
+def test_shrinking_says_which_queues_lose_what(cometmq: Run) -> None:
+    """The queues that go are listed; their messages are read before they disappear."""
+    cometmq("topic", "create", "Shrinking", "--queues", "4")
+    cometmq("produce", "Shrinking", "job", "--count", "8")
+    shrink = ("topic", "shrink", "Shrinking", "--queues", "1")
+    refused = cometmq(*shrink, stdin="n\n", code=2)
+    assert "No consumer group reads Shrinking" in refused.output
+    (route,) = rows(cometmq("topic", "route", "Shrinking", "--json"))
+    assert (route["read_queues"], route["write_queues"]) == (4, 4)
+    cometmq("consume", "Shrinking", "-g", "shrinkers", "--from", "first", "--count", "1")
+    shown = cometmq(*shrink).stdout
+    listed = [line.split() for line in shown.splitlines()]
+    assert ["broker-a", "3", "2"] in listed
+    assert "waits for shrinkers" in shown
+    (route,) = rows(cometmq("topic", "route", "Shrinking", "--json"))
+    assert (route["read_queues"], route["write_queues"]) == (4, 1)
+    read = cometmq("consume", "Shrinking", "-g", "shrinkers", "--count", "7", "--wait", "20")
+    assert read.stdout == "job\n" * 7
+
+
 def test_deleting_asks_first(cometmq: Run) -> None:
     """Enter alone deletes nothing."""
     cometmq("topic", "create", "Asked")
@@ -82,7 +121,7 @@ def test_deleting_asks_first(cometmq: Run) -> None:
 
 
 def test_message_there_and_back(cometmq: Run) -> None:
-    """What produce was told, consume prints."""
+    """consume prints the message that produce sent."""
     cometmq("topic", "create", "Echo", "--queues", "1")
     options = ("--tag", "new", "--key", "7", "--key", "8", "--property", "shop=north")
     (sent,) = rows(cometmq("produce", "Echo", "déjà vu", *options, "--json"))
@@ -98,12 +137,51 @@ def test_message_there_and_back(cometmq: Run) -> None:
 
 
 def test_a_message_with_a_time_of_its_own(cometmq: Run) -> None:
-    """It waits at the broker, which gives a handle to take it back by."""
+    """A message with its own delivery time waits at the broker and has a recall handle."""
     cometmq("topic", "create", "Later", "--queues", "1")
     (far,) = rows(cometmq("produce", "Later", "far", "--deliver-at", "2027-01-01T00:00Z", "--json"))
     assert far["recall_handle"]
     cometmq("produce", "Later", "near", "--delay", "200ms")
     assert cometmq("consume", "Later", "--from", "first", "--count", "1").stdout == "near\n"
+
+
+@pytest.mark.parametrize("late", [("--delay", "2h"), ("--delay-level", "18")])
+def test_a_delayed_send_prints_no_queue_offset_of_the_timers_topic(
+    cometmq: Run, late: tuple[str, str]
+) -> None:
+    """It printed the offset in the broker's own topic as the user's; now it has none yet."""
+    cometmq("topic", "create", "Much-later", "--queues", "1")
+    assert rows(cometmq("produce", "Much-later", "now", "--json"))[0]["queue_offset"] is not None
+    (delayed,) = rows(cometmq("produce", "Much-later", "late", *late, "--json"))
+    assert (delayed["status"], delayed["queue_offset"]) == ("SEND_OK", None)
+    told = cometmq("produce", "Much-later", "late", *late).stdout.splitlines()[1]
+    assert told.split()[3] == "-"
+
+
+def test_consume_does_not_wait_without_a_word(cometmq: Run) -> None:
+    """It says what it waits for and how to see what is stored; --quiet says nothing."""
+    cometmq("topic", "create", "Waiting", "--queues", "2")
+    assert cometmq("consume", "Waiting", "--wait", "0.1").stderr == (
+        "waiting for messages of Waiting: reading 2 queues at the end; "
+        "--from first prints the stored ones. 0.1 s without a message end this\n"
+    )
+    in_group = cometmq("consume", "Waiting", "--from", "first", "-g", "waiters", "--wait", "0.1")
+    assert "group waiters goes on where it was; a new group begins at the first" in in_group.stderr
+    assert cometmq("-q", "consume", "Waiting", "--wait", "0.1").stderr == ""
+    assert cometmq("consume", "Waiting", "--until-end").stderr == ""
+
+
+def test_a_topic_is_not_made_by_a_typing_error_in_silence(
+    cometmq: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The sender reads it at once, and the broker logs who sent; a topic that exists is no news."""
+    sent = cometmq("produce", "Ordrs", "x")
+    assert "topic Ordrs did not exist" in sent.stderr
+    assert "cometmq topic delete Ordrs" in sent.stderr
+    (line,) = [one for one in caplog.records if "Ordrs" in one.getMessage()]
+    assert (line.levelname, line.name) == ("WARNING", "cometmq.broker")
+    assert "group cometmq_cli at 127.0.0.1:" in line.getMessage()
+    assert cometmq("produce", "Ordrs", "x").stderr == ""
 
 
 def test_file_of_lines_and_tag_filter(cometmq: Run, tmp_path: Path) -> None:
@@ -132,16 +210,63 @@ def test_group_progress(cometmq: Run) -> None:
     listed = {row["group"]: row for row in rows(cometmq("group", "list", "--json"))}
     assert listed["crew"] == {"group": "crew", "members": 0, "lag": 2, "topics": ["Work"]}
     assert rows(cometmq("group", "members", "crew", "--json")) == []
-    (moved,) = rows(cometmq("group", "reset", "crew", "Work", "--to", "first", "--yes", "--json"))
-    assert moved["consumer_offset"] == 0
+    (moved,) = rows(cometmq("group", "reset", "crew", "Work", "--to-earliest", "--yes", "--json"))
+    assert (moved["consumer_offset"], moved["repeated"], moved["skipped"]) == (0, 3, 0)
     (queue,) = rows(cometmq("group", "offsets", "crew", "--json"))
     assert queue["lag"] == 5
     cometmq("group", "delete", "crew", "--yes", "--offsets")
     cometmq("group", "offsets", "crew", code=4)
 
 
+def test_a_reset_without_a_target_does_not_skip_everything(cometmq: Run) -> None:
+    """`group reset G T -y` names the targets; the preview and the prompt count skipped messages."""
+    cometmq("topic", "create", "Skipping", "--queues", "2")
+    cometmq("produce", "Skipping", "job", "--count", "6")
+    cometmq("consume", "Skipping", "--group", "readers", "--from", "first", "--count", "6")
+    cometmq("produce", "Skipping", "job", "--count", "10")
+    reset = ("group", "reset", "readers", "Skipping")
+    error = cometmq(*reset, "-y", code=2).exception
+    assert isinstance(error, click.UsageError)
+    assert "--to-latest" in error.message
+
+    def lags() -> list[int]:
+        return [row["lag"] for row in rows(cometmq("group", "offsets", "readers", "--json"))]
+
+    assert sum(lags()) == 10
+    shown = cometmq(*reset, "--to-latest", "--preview")
+    assert "2 queues, 10 messages skipped, 0 repeated; nothing was moved" in shown.stderr
+    assert sum(
+        row["skipped"] for row in rows(cometmq(*reset, "--to-latest", "--preview", "--json"))
+    )
+    refused = cometmq(*reset, "--to-latest", stdin="n\n", code=2)
+    assert "10 messages skipped, 0 repeated?" in refused.output
+    assert sum(lags()) == 10
+    assert sum(row["skipped"] for row in rows(cometmq(*reset, "--to-latest", "-y", "--json"))) == 10
+    assert lags() == [0, 0]
+    assert (
+        sum(row["repeated"] for row in rows(cometmq(*reset, "--to-time", "0", "-y", "--json")))
+        == 16
+    )
+
+
+def test_a_reset_to_an_offset_moves_the_named_queue_only(cometmq: Run) -> None:
+    """--to-offset goes with --queue; an offset beyond the queue is refused with its range."""
+    cometmq("topic", "create", "Single", "--queues", "2")
+    cometmq("produce", "Single", "job", "--count", "10")
+    cometmq("consume", "Single", "--group", "single", "--from", "first", "--count", "10")
+    reset = ("group", "reset", "single", "Single", "-y", "--json")
+    cometmq(*reset, "--to-offset", "2", code=2)
+    cometmq(*reset, "--to-offset", "2", "--queue", "broker-a:9", code=2)
+    error = cometmq(*reset, "--to-offset", "77", "--queue", "broker-a:1", code=2).exception
+    assert "0 to 5" in str(error)
+    (moved,) = rows(cometmq(*reset, "--to-offset", "2", "--queue", "broker-a:1"))
+    assert (moved["from_offset"], moved["consumer_offset"], moved["repeated"]) == (5, 2, 3)
+    offsets = rows(cometmq("group", "offsets", "single", "--json"))
+    assert [row["consumer_offset"] for row in offsets] == [5, 2]
+
+
 def test_a_group_is_moved_under_its_running_members(cometmq: Run, cluster: EmbeddedCluster) -> None:
-    """A consumer that waits at the end prints everything again, and goes on from there."""
+    """A waiting consumer prints everything again after a reset, and continues from there."""
     cometmq("topic", "create", "Moved", "--queues", "1")
     cometmq("produce", "Moved", "line", "--count", "3")
     with subprocess.Popen(
@@ -153,7 +278,7 @@ def test_a_group_is_moved_under_its_running_members(cometmq: Run, cluster: Embed
         assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(3)] == ["line\n"] * 3
         (moved,) = rows(
-            cometmq("group", "reset", "movers", "Moved", "--to", "first", "--yes", "--json")
+            cometmq("group", "reset", "movers", "Moved", "--to-earliest", "--yes", "--json")
         )
         assert moved["consumer_offset"] == 0
         assert [process.stdout.readline() for _ in range(3)] == ["line\n"] * 3
@@ -165,7 +290,7 @@ def test_a_group_is_moved_under_its_running_members(cometmq: Run, cluster: Embed
 def test_an_interrupted_consumer_commits_what_it_printed(
     cometmq: Run, cluster: EmbeddedCluster, number: signal.Signals
 ) -> None:
-    """Ctrl-C, or a supervisor's SIGTERM: the next run goes on behind the last line."""
+    """After Ctrl-C or SIGTERM the next run continues after the last printed line."""
     topic, group = f"Stopped{number.name}", f"group-{number.name}"
     cometmq("topic", "create", topic, "--queues", "1")
     cometmq("produce", topic, "line", "--count", "5")
@@ -180,7 +305,8 @@ def test_an_interrupted_consumer_commits_what_it_printed(
         assert [process.stdout.readline() for _ in range(5)] == ["line\n"] * 5
         process.send_signal(number)
         rest, said = process.communicate(timeout=30)
-    assert (process.returncode, rest, said.strip()) == (130, "", "cometmq: interrupted")
+    assert (process.returncode, rest) == (130, "")
+    assert said.endswith("\n\ncometmq: interrupted\n")
     (queue,) = rows(cometmq("group", "offsets", group, "--json"))
     assert queue["lag"] == 0
 
@@ -202,7 +328,7 @@ def test_onlooking_makes_no_group() -> None:
 
 
 def test_fewer_messages_than_asked_for(cometmq: Run) -> None:
-    """A script that wanted five and got one can tell."""
+    """A script that wants five messages and gets one sees exit code 4."""
     cometmq("topic", "create", "Few", "--queues", "1")
     cometmq("produce", "Few", "only")
     asked = ("--from", "first", "--count", "5", "--wait", "0.5")

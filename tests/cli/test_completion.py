@@ -95,7 +95,7 @@ class Terminal:
 
 
 def press_tab(terminal: Terminal) -> str:
-    """Every case of the table, and a list where there is a choice: what was seen last."""
+    """Complete every case of the table, and a list of choices; return the last screen."""
     for typed, completed in WORDS:
         terminal.type(f"{typed}\t")
         terminal.wait_for(completed)

@@ -93,33 +93,36 @@ def test_list_and_show(cluster: EmbeddedCluster) -> None:
     assert invoke(cluster, "show", "billing", "no-such-id").return_value == 4
 
 
-def test_redrive(cluster: EmbeddedCluster, tmp_path: Path) -> None:
-    """Shown first, asked for, sent once."""
-    where = ("--ledger", str(tmp_path / "ledger"))
-    shown = invoke(cluster, "redrive", "billing", "--preview", *where)
+def test_dead_letters_are_not_redriven_twice_from_two_folders(
+    cluster: EmbeddedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger was a relative path, now it is in the cluster: preview, question, each once."""
+    shown = invoke(cluster, "redrive", "billing", "--preview")
     assert "%RETRY%billing" in shown.stdout
     assert "nothing was sent: a preview" in shown.stderr
-    assert not (tmp_path / "ledger").exists()
     with pytest.raises(NotConfirmed, match="nothing was done"):
-        invoke(cluster, "redrive", "billing", "--tag", "odd", *where, stdin="n\n")
+        invoke(cluster, "redrive", "billing", "--tag", "odd", stdin="n\n")
     with pytest.raises(NotConfirmed, match="nobody answers here; --yes"):
-        invoke(cluster, "redrive", "billing", "--tag", "odd", *where, stdin="")
-    assert not (tmp_path / "ledger").exists()
-    sent = invoke(
-        cluster, "redrive", "billing", "--tag", "odd", "--rate", "1000", *where, stdin="y\n"
-    )
+        invoke(cluster, "redrive", "billing", "--tag", "odd", stdin="")
+    folders = [tmp_path / "mine", tmp_path / "yours"]
+    for folder in folders:
+        folder.mkdir()
+    monkeypatch.chdir(folders[0])
+    sent = invoke(cluster, "redrive", "billing", "--tag", "odd", "--rate", "1000", stdin="y\n")
     assert "Send 3 messages again?" in sent.stderr
     assert "sent 3 messages; 0 sent before\n" in sent.stdout
-    facts = rows(cluster, "redrive", "billing", "--yes", *where)
+    monkeypatch.chdir(folders[1])
+    facts = rows(cluster, "redrive", "billing", "--yes")
     assert (facts["sent"], facts["sent_before"]) == (3, 3)
-    again = invoke(cluster, "redrive", "billing", "--yes", *where)
-    assert "6 sent before" in again.stderr
-    preview = rows(cluster, "redrive", "billing", "--to", "origin", "--preview", *where)
+    once_more = invoke(cluster, "redrive", "billing", "--to-origin", "--yes")
+    assert "6 sent before" in once_more.stderr
+    assert not [file for folder in folders for file in folder.iterdir()]
+    preview = rows(cluster, "redrive", "billing", "--to-origin", "--again", "--preview")
     assert [(row["target"], row["messages"]) for row in preview["targets"]] == [("Orders", COUNT)]
 
 
 def test_groups_nobody_knows(cluster: EmbeddedCluster) -> None:
-    """Told apart from groups without dead letters."""
+    """An unknown group is refused; a group without dead letters is not."""
     for arguments in (("list",), ("redrive", "--yes")):
         with pytest.raises(GroupNotExist, match="did you mean billing"):
             invoke(cluster, *arguments, "biling")

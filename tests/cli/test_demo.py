@@ -53,7 +53,7 @@ def test_demo_counts_and_compares() -> None:
 
 @pytest.mark.processes
 def test_demo_uses_a_running_cluster_and_cleans_up() -> None:
-    """With -n nothing is started, and the demo's topic is gone afterwards."""
+    """With -n the demo uses a running cluster and deletes its topic at the end."""
     with threaded_cluster({}) as cluster:
         name_server = cluster.name_server_address
         result = run_demo("-n", name_server, "--limit", "500", "--carriers", "AA, US")
@@ -71,7 +71,7 @@ def test_demo_uses_a_running_cluster_and_cleans_up() -> None:
 
 
 def test_a_missing_java_is_a_visible_skip() -> None:
-    """What the machine lacks is told, with what to do, and is no fault; what broke is one."""
+    """A missing Java is reported with the remedy and is no fault; a failed step is a fault."""
     lacks = "cometmq: Spark needs Java 17 or later (none): pip install 'cometmq[jdk]' brings one"
     skipped = not_done(2, f"some noise\n{lacks}\n")
     assert skipped.faults(3) == []
@@ -137,7 +137,7 @@ def test_every_difference_is_told(seen: list[bytes], filtered: list[bytes], word
 
 
 def test_percentile() -> None:
-    """The usual values, and none at all."""
+    """Percentiles of usual values and of an empty list."""
     values = array("d", range(100))
     assert percentile(values, 0.5) == 50
     assert percentile(values, 0.99) == 99

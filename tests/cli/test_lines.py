@@ -1,4 +1,4 @@
-"""Lines that take their time, and the signals and readers that do not wait for them."""
+"""Lines from slow sources, and signals and readers that end a command meanwhile."""
 
 import asyncio
 import io
@@ -162,7 +162,7 @@ with patch.object(main.root, "main", lambda *_, **__: run(wait())):
 
 @pytest.mark.parametrize("interrupt", ["default_int_handler", "SIG_IGN"])
 def test_sigterm_in_a_callback_ends_the_command(interrupt: str) -> None:
-    """An exit raised there was taken for the callback's own, and the command went on without it.
+    """SIGTERM during a callback of the loop ends the command, not only the callback.
 
     A shell's background jobs begin with SIGINT ignored.
     """

@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from cometmq import __version__, errors
+from cometmq import __version__, errors, native
 from cometmq.cli.main import COMMANDS, root
 from cometmq.cli.terminal import exit_codes
 
@@ -55,12 +55,19 @@ def test_help_lists_every_command() -> None:
 
 
 def test_version() -> None:
-    """--version prints name and version."""
-    assert run_cometmq("--version").stdout.strip() == f"cometmq, version {__version__}"
+    """--version prints name and version, and says which code runs."""
+    expected = f"cometmq, version {__version__}, {native.describe()}"
+    assert run_cometmq("--version").stdout.strip() == expected
+
+
+def test_native_core_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """COMETMQ_PURE=1 switches the native core off, and --version says so."""
+    monkeypatch.setenv("COMETMQ_PURE", "1")
+    assert "pure Python (COMETMQ_PURE=1)" in run_cometmq("--version").stdout
 
 
 def test_unknown_command_is_answered_with_the_nearest() -> None:
-    """A typo costs one look, and exits with 2."""
+    """A typo gets a suggestion and exit code 2."""
     result = run_cometmq("tpoic")
     assert result.returncode == exit_codes.USAGE
     assert "'topic'" in result.stderr
@@ -90,7 +97,7 @@ def test_error_is_one_line_without_traceback() -> None:
     ],
 )
 def test_exit_codes(error: errors.CometError, code: int) -> None:
-    """Scripts tell apart what went wrong."""
+    """Each class of error has its exit code."""
     assert exit_codes.exit_code(error) == code
 
 
@@ -115,7 +122,7 @@ def test_completion_script(shell: str) -> None:
     ],
 )
 def test_completion_answers(words: tuple[str, ...], expected: set[str]) -> None:
-    """What the script asks when a reader presses the tabulator key."""
+    """The completion script's question after the tabulator key returns the candidates."""
     asked = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
     result = subprocess.run(
         [sys.executable, "-c", "from cometmq.cli.main import main; main()"],
@@ -181,7 +188,7 @@ def test_sigterm_leaves_no_broker_behind(tmp_path: Path) -> None:
 
 
 def test_options_of_all_commands_stand_before_them() -> None:
-    """Where they are looked for behind one, the error says where they belong."""
+    """A root option after a command is refused, and the error says where it belongs."""
     result = run_cometmq("topic", "list", "--quiet")
     assert result.returncode == 2
     assert "No such option '--quiet'." in result.stderr

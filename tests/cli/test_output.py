@@ -13,13 +13,13 @@ ROWS = [
 
 
 def test_json_is_the_rows(capsys: pytest.CaptureFixture[str]) -> None:
-    """What went in comes out."""
+    """The JSON output equals the rows."""
     print_listing(ROWS, as_json=True)
     assert json.loads(capsys.readouterr().out) == ROWS
 
 
 def test_json_of_nothing_is_an_empty_list(capsys: pytest.CaptureFixture[str]) -> None:
-    """A script need not tell an empty listing from a sentence."""
+    """An empty listing is valid JSON for a script."""
     print_listing([], as_json=True, empty="no topics")
     assert capsys.readouterr().out == "[]\n"
 
@@ -35,7 +35,7 @@ def test_pipe_gets_aligned_columns(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_empty_listing_speaks_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    """stdout stays data."""
+    """The sentence about an empty listing goes to stderr."""
     print_listing([], as_json=False, empty="no topics")
     captured = capsys.readouterr()
     assert captured.out == ""

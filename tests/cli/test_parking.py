@@ -61,7 +61,7 @@ def send(cluster: EmbeddedCluster, *groups: str) -> None:
 
 
 def test_list_show_skip_retry(cluster: EmbeddedCluster) -> None:
-    """The way of an operator: look, give one up, have the rest consumed, in order."""
+    """An operator lists the lanes, gives up a message, and has the others consumed in order."""
     assert rows(cluster, "list") == []
     taken: list[str] = []
     refused = ["bad"]
@@ -109,7 +109,7 @@ def test_list_show_skip_retry(cluster: EmbeddedCluster) -> None:
 
 
 def test_mistakes(cluster: EmbeddedCluster) -> None:
-    """Names that nobody knows, and orders about nothing."""
+    """Unknown names and empty lanes are refused."""
     send(cluster, "bad")
     with cometmq.sync.PushConsumer(
         "billing",

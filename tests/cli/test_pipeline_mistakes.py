@@ -1,4 +1,4 @@
-"""Mistakes that archive, replay and dead-letters tell before Spark starts and before they write."""
+"""Mistakes that archive, replay and dead-letters report before Spark starts and before a write."""
 
 import json
 import subprocess
@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from tests.unit.spark.stores import fill, some_days
 
+from cometmq import extras
 from cometmq.cli.pipeline.options import finish
 from cometmq.cli.terminal import exit_codes
+from cometmq.report.charts import bars
+from cometmq.report.page import ReportPage
 from cometmq.spark.base.progress import Summary
-from cometmq.spark.base.report import HtmlReport
 
 LOG = f"store/commitlog/{0:020}"
 NOBODY = ("-n", "127.0.0.1:1")
@@ -59,7 +61,7 @@ def run_pipeline(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
             exit_codes.USAGE,
             f"is a file, so {LOG}/page.html cannot be written below it",
         ),
-        (("dead-letters", "--to", "T"), exit_codes.USAGE, "belong to --redrive"),
+        (("dead-letters", "--to-origin"), exit_codes.USAGE, "belong to --redrive"),
         (("dead-letters", *NOBODY), exit_codes.UNREACHABLE, "127.0.0.1:1"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
@@ -112,15 +114,32 @@ def test_files_of_an_archive_are_listed_without_spark(tmp_path: Path) -> None:
     assert "is not a commit of an archive" in result.stderr
 
 
+def test_a_report_without_its_extra_names_the_install_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without Plotly the summary is printed, no page is written, and the exit code is 1."""
+    monkeypatch.setitem(extras.EXTRAS, "report", ("no_such_module",))
+    page = ReportPage("What?", "Nothing")
+    page.section("Rows", chart=bars([("a", 1.0)]))
+    path = tmp_path / "page.html"
+    code = finish(Summary("archive", {"rows": 7}), as_json=True, report=page, report_path=str(path))
+    told = capsys.readouterr()
+    assert (code, json.loads(told.out)["rows"], path.exists()) == (exit_codes.FAILED, 7, False)
+    assert "no_such_module: pip install 'cometmq[report]'" in told.err
+
+
 def test_a_report_that_fails_takes_nothing_from_the_summary(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The disk may be full at the end: what was done is told all the same, and the code is 1."""
+    """If the report cannot be written, the summary is still printed, and the exit code is 1."""
     folder = tmp_path / "reports"
     folder.write_text("a file")
     summary = Summary("archive", {"rows": 7})
     code = finish(
-        summary, as_json=True, report=HtmlReport("Archive"), report_path=str(folder / "page.html")
+        summary,
+        as_json=True,
+        report=ReportPage("What?", "Nothing"),
+        report_path=str(folder / "page.html"),
     )
     told = capsys.readouterr()
     assert code == exit_codes.FAILED

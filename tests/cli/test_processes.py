@@ -1,4 +1,4 @@
-"""`broker --processes`: a family of brokers under one process, seen by its users and its kills."""
+"""`broker --processes`: clients use a family of brokers, and tests kill its processes."""
 
 import os
 import re
@@ -164,7 +164,7 @@ def test_clients_see_all_brokers_and_a_killed_one_comes_back(
 
 
 def test_a_supervisor_killed_takes_its_brokers_along(name_server: str, tmp_path: Path) -> None:
-    """Nobody is left behind to hold ports and stores; they stop as on a signal."""
+    """When the supervisor is killed, its brokers stop as on a signal and free ports and stores."""
     with running(*family(name_server, tmp_path, 1)) as process:
         process.wait_for(r"1 process, brokers \S+, store")
         (child,) = process.children().values()
@@ -177,7 +177,7 @@ def test_a_supervisor_killed_takes_its_brokers_along(name_server: str, tmp_path:
 
 
 def test_a_start_that_fails_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
-    """A store that somebody else has: the family does not start, and says whose fault it is."""
+    """If another process has a store, the family does not start and names that process."""
     with running("up", "--name-server-port", "0", "--broker-port", "0", *SMALL,
                  "--store", str(tmp_path / "f-1")) as holder:  # fmt: skip
         name_server = holder.wait_for(r"name server (\S+),")[1]
@@ -188,13 +188,13 @@ def test_a_start_that_fails_is_one_line_and_leaves_nothing(tmp_path: Path) -> No
 
 
 def written(store: Path) -> None:
-    """A store directory whose commit log begins with something."""
+    """Make a store directory with a commit log that is not empty."""
     (store / "commitlog").mkdir(parents=True)
     (store / "commitlog" / "00000000000000000000").write_bytes(b"\0\0\1\0" + bytes(100))
 
 
 def test_messages_that_would_be_left_unserved_are_a_reason_not_to_start(tmp_path: Path) -> None:
-    """Empty stores and other families do not matter; those of a plain broker do."""
+    """A plain broker's store is refused; empty stores and those of other families are not."""
     (tmp_path / "f-7" / "commitlog").mkdir(parents=True)
     (tmp_path / "f-7" / "commitlog" / "00000000000000000000").write_bytes(bytes(100))
     written(tmp_path / "other-5")

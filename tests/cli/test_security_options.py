@@ -1,4 +1,4 @@
-"""Keys and TLS as options: what a command hands on to its clients."""
+"""Keys and TLS as options: the arguments that a command passes to its clients."""
 
 from pathlib import Path
 from typing import Any

@@ -84,6 +84,9 @@ def test_up_says_ready_and_stops_gracefully(tmp_path: Path, number: signal.Signa
         assert sent.returncode == 0, sent.stderr
         process.send_signal(number)
         assert process.wait(20) == 0
+        # A topic made by a typing error was made without a word.
+        assert process.stderr is not None
+        assert "topic T did not exist and was made with 4 queues" in process.stderr.read()
     assert not (store / "abort").exists()
 
 
@@ -124,6 +127,54 @@ def test_messages_outlive_a_restart(tmp_path: Path) -> None:
             assert process.wait(20) == 0
 
 
+def disk_bytes(folder: Path) -> int:
+    """The bytes of disk that a directory takes, as `du` counts them."""
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+
+
+def test_two_bytes_do_not_take_a_gigabyte_of_disk(tmp_path: Path) -> None:
+    """ "Two bytes take 1.1 GB of disk": `up` makes small files, and an explicit size still wins."""
+    store = tmp_path / "store"
+    for setting, least, most in (
+        ((), 64, 66),
+        (("--set", "mappedFileSizeCommitLog=8388608"), 8, 10),
+    ):
+        with serving(*UP, "--store", str(store), *setting) as (process, ready):
+            name_server = address("name server", ready)
+            assert run("produce", "T", "ab", "--key", "k", name_server=name_server).returncode == 0
+            process.terminate()
+            assert process.wait(20) == 0
+        assert least << 20 <= disk_bytes(store) <= most << 20
+        store = tmp_path / "other"
+
+
+def test_a_broker_serves_the_store_of_up_without_a_size(tmp_path: Path) -> None:
+    """`broker` makes files of 1 GiB, goes on with the 64 MiB of an existing store, and says so."""
+    store = tmp_path / "store"
+    with serving(*UP, "--store", str(store)) as (process, ready):
+        name_server = address("name server", ready)
+        assert run("produce", "T", "ab", name_server=name_server).returncode == 0
+        process.terminate()
+        assert process.wait(20) == 0
+    log_file = store / "commitlog" / ("0" * 20)
+    home = {"HOME": str(tmp_path)}
+    names = ("name-server", "--listen", "127.0.0.1", "--port", "0")
+    with serving(*names, environment=home) as (_, ready):
+        name_server = address("name server", ready)
+        broker = ("broker", "-n", name_server, "--listen", "127.0.0.1", "--port", "0")
+        with serving(*broker, "--store", str(store)) as (process, _):
+            read = run("consume", "T", "--from", "first", "--until-end", name_server=name_server)
+            assert read.stdout == "ab\n"
+            process.terminate()
+            _, log = process.communicate(timeout=20)
+    assert log.count("mappedFileSizeCommitLog") == 1
+    assert (
+        f"the files of {store}/commitlog have 67108864 bytes each, so that size holds and not"
+        " mappedFileSizeCommitLog=1073741824: a store keeps the sizes it was made with"
+    ) in log
+    assert log_file.stat().st_size == 64 << 20
+
+
 def test_up_follows_its_file_where_no_option_speaks(tmp_path: Path) -> None:
     """Port, address and name of the file; an option wins over it."""
     path = tmp_path / "broker.conf"
@@ -145,7 +196,7 @@ def test_up_follows_its_file_where_no_option_speaks(tmp_path: Path) -> None:
 
 
 def test_recovery_in_javas_way_says_what_it_took(tmp_path: Path) -> None:
-    """Killed, and without our side file: how, why, how long and how much, in one line."""
+    """After a kill without our side file, one line reports the way, reason, time and size."""
     store = tmp_path / "store"
     with serving(*UP, "--store", str(store)) as (process, ready):
         name_server = address("name server", ready)
@@ -221,7 +272,7 @@ def test_wrong_configuration_is_refused(arguments: tuple[str, ...], words: tuple
 
 
 def test_taken_port_is_named(tmp_path: Path) -> None:
-    """The port that could not be had is in the message."""
+    """The error names the port that is in use."""
     with serving(*UP, "--store", str(tmp_path / "a")) as (_, ready):
         port = address("broker", ready).rpartition(":")[2]
         second = run(
@@ -234,7 +285,7 @@ def test_taken_port_is_named(tmp_path: Path) -> None:
 
 
 def test_address_of_another_machine_is_named(tmp_path: Path) -> None:
-    """The hint fits the fault: no other port would help."""
+    """The error names the address; it does not suggest another port."""
     result = run(*UP, "--store", str(tmp_path / "a"), "--listen", "192.0.2.77")
     assert result.returncode == 3
     assert "192.0.2.77" in result.stderr
@@ -254,7 +305,7 @@ def test_store_that_is_no_directory_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/limits").exists(), reason="needs /proc")
 def test_a_server_may_open_as_many_files_as_the_system_lets_it(tmp_path: Path) -> None:
-    """A soft limit for shells does not keep the thousandth client out."""
+    """A server raises the soft limit of open files, so that a thousand clients can connect."""
     script = 'ulimit -Sn 200; exec "$0" -m cometmq "$@"'
     with subprocess.Popen(
         ["/bin/sh", "-c", script, sys.executable, *UP, "--store", str(tmp_path / "s")],

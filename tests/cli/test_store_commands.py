@@ -69,7 +69,7 @@ def test_inspect_prints_records(kept: Path) -> None:
 
 
 def test_sound_store_is_sound(kept: Path) -> None:
-    """Every record, unit and index entry was looked at."""
+    """Every record, unit and index entry is checked."""
     result = run("verify", str(kept), "--json")
     report = json.loads(result.stdout)
     assert result.return_value == 0
@@ -79,7 +79,7 @@ def test_sound_store_is_sound(kept: Path) -> None:
 
 
 def test_flipped_bit_is_named_by_file_and_position(kept: Path) -> None:
-    """Exit code 5, and where to look."""
+    """Exit code 5, with the file and position of the fault."""
     record = read_records(RealDisk(), str(kept), count=3)[2]
     (log,) = (kept / "commitlog").glob("0*")
     position = log.read_bytes().index(b"body 2")
@@ -102,7 +102,7 @@ def test_flipped_bit_is_named_by_file_and_position(kept: Path) -> None:
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])
 def test_other_folders_are_refused(command: str, tmp_path: Path) -> None:
-    """A folder that is no store is not called a sound one."""
+    """A folder without a store is refused."""
     with pytest.raises(StoreError, match="holds no commitlog"):
         run(command, str(tmp_path))
     with pytest.raises(StoreError, match="is no directory"):

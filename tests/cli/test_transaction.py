@@ -92,7 +92,7 @@ def test_what_is_open_and_why(cluster: EmbeddedCluster) -> None:
 
 
 def test_what_was_given_up_is_asked_about_again() -> None:
-    """Listed, resumed by its id, asked about, committed; once, and unknown ids are told apart."""
+    """A given up transaction is listed, resumed by its id, checked and committed, once only."""
     settings = {**SETTINGS, "transactionCheckMax": "1"}
     verdicts: list[bool | None] = [None]
     with threaded_cluster(settings) as cluster:

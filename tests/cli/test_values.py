@@ -1,4 +1,4 @@
-"""Values a shell passes on and a command cannot mean: each refused in words, with code 2."""
+"""Values that a shell passes by mistake are refused with a sentence and exit code 2."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ NOBODY = ("-n", "127.0.0.1:1")
 
 
 def refused(*arguments: str) -> str:
-    """What a person reads; the command must end as wrong usage, before it asks anybody."""
+    """The error text of a command that ends as wrong usage before it sends a request."""
     result = CliRunner().invoke(root, arguments)
     assert result.exit_code == USAGE, (result.output, result.exception)
     assert isinstance(result.exception, SystemExit), result.exception
@@ -39,7 +39,7 @@ def refused(*arguments: str) -> str:
 )
 @pytest.mark.parametrize("number", ["nan", "inf"])
 def test_numbers_are_finite(arguments: tuple[str, ...], number: str) -> None:
-    """nan lies in every range: it waited for ever, or ended in a traceback."""
+    """nan and infinity are refused, although nan lies in every range."""
     said = refused(*arguments, number)
     assert "is not a finite number" in said or f"{number} is not in the range" in said
 
@@ -49,7 +49,7 @@ def test_numbers_are_finite(arguments: tuple[str, ...], number: str) -> None:
     [(("--timeout", "1e300"), "86400"), (("--linger", "1e300"), "60000")],
 )
 def test_waits_have_a_limit(arguments: tuple[str, ...], limit: str) -> None:
-    """A wait that outlives the machine is a mistaken unit, and the limit is told."""
+    """A very long wait is a mistaken unit; the error names the limit."""
     assert limit in refused("produce", "Orders", "x", *arguments)
 
 
@@ -77,12 +77,12 @@ def test_waits_have_a_limit(arguments: tuple[str, ...], limit: str) -> None:
     ],
 )
 def test_an_empty_name_is_no_name(arguments: tuple[str, ...]) -> None:
-    """An unset variable lost the order of a group, its commits, or opened all interfaces."""
+    """An empty name, from an unset variable, is refused."""
     assert "is empty" in refused(*arguments)
 
 
 def test_a_name_is_text() -> None:
-    """Bytes that are no UTF-8 come as half surrogates, which no field carries."""
+    """A name that is not UTF-8 is refused."""
     assert "not UTF-8" in refused("topic", "status", "\udcff")
 
 
@@ -91,12 +91,12 @@ def test_a_name_is_text() -> None:
     "arguments",
     [
         ("consume", "Orders", "--from"),
-        ("group", "reset", "billing", "Orders", "-y", "--to"),
+        ("group", "reset", "billing", "Orders", "-y", "--to-time"),
         ("produce", "Orders", "x", "--deliver-at"),
     ],
 )
 def test_moments(arguments: tuple[str, ...], time_text: str) -> None:
-    """What is no time, or is beyond the protocol's, is told with an example."""
+    """A text that is no time, or a time beyond the protocol's range, is refused with an example."""
     said = refused(*arguments, time_text)
     assert "ms since 1970" in said
 
@@ -149,7 +149,7 @@ def test_a_moment_names_its_zone() -> None:
 
 
 def test_a_property_is_given_once() -> None:
-    """The first value was dropped in silence."""
+    """A property with two values is refused."""
     said = refused("produce", "Orders", "x", "-p", "a=1", "-p", "a=2")
     assert "'1' and '2'" in said
 
@@ -181,7 +181,7 @@ def test_status_of_a_gateway_that_never_ran(tmp_path: object) -> None:
 
 @pytest.mark.parametrize("host", ["\udcff", "a" * 70 + ".example"])
 def test_what_is_no_host_name_is_told(host: str) -> None:
-    """A name that cannot even be looked up was a traceback of the idna codec."""
+    """A host name that the idna codec refuses is an error of one line."""
     result = CliRunner().invoke(root, ["topic", "list", "-n", f"{host}:9876"])
     assert isinstance(result.exception, errors.ConnectFailed), result.exception
     assert "is no host name" in str(result.exception)
@@ -207,7 +207,7 @@ def test_linger_is_a_time(linger_ms: float) -> None:
 
 
 def test_what_lingers_at_the_end_goes_at_once() -> None:
-    """The last batch of a file waits for nobody: --linger is no delay of the command."""
+    """At the end of a file the last batch goes at once: --linger does not delay the command."""
     with threaded_cluster({}) as cluster:
         done = subprocess.run(
             [

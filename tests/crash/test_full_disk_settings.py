@@ -25,7 +25,8 @@ from cometmq.model import MessageQueue
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import TopicConfig
 from cometmq.testing import embedded_cluster
-from cometmq.wire.body.bodies import LockBatchRequest, LockBatchResponse, encode_group_config
+from cometmq.wire.body.admin import encode_group_config
+from cometmq.wire.body.client import LockBatchRequest, LockBatchResponse
 from cometmq.wire.command.command import RemotingCommand
 
 pytestmark = [pytest.mark.timeout(120)]
@@ -277,7 +278,8 @@ async def grow_on_a_full_disk(disk: Path, step: str, monkeypatch: pytest.MonkeyP
         address = cluster.name_server_address
         async with (
             Admin(name_server=address) as admin,
-            Producer("p", name_server=address) as producer,
+            # A full disk is no restart to be waited for: a refusal comes back at once.
+            Producer("p", name_server=address, retries=0) as producer,
             PushConsumer(
                 "readers", {TOPIC: "*"}, did.handle, name_server=address,
                 consume_from="first", order="group",

@@ -13,7 +13,7 @@ from tests.unit.client.growing_stage import on_loop, until
 from cometmq import Message, Producer
 from cometmq.model import MessageQueue
 from cometmq.testing import embedded_cluster
-from cometmq.wire.body.bodies import LockBatchRequest, LockBatchResponse
+from cometmq.wire.body.client import LockBatchRequest, LockBatchResponse
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 

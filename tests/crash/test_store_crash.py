@@ -204,7 +204,9 @@ class Node:
                     assert message.body == bodies[queue_offset]
                     # A query walks every index file: some old ones and all of the newest do.
                     if queue_offset % 7 == 0 or count - queue_offset < 5:
-                        found = self.store.query_index(key[0], message.properties["UNIQ_KEY"], 64)
+                        found = self.store.prepare_query_index(
+                            key[0], message.properties["UNIQ_KEY"], 64
+                        )()
                         assert message.physical_offset in found.physical_offsets
             self.put[key] = [message.body for message in messages]
         self.ends.clear()
@@ -301,7 +303,8 @@ def check_death_at(node: Node, operation: str, path: str, hit: int, is_power_cut
     (node.disk.power_cut if is_power_cut else node.disk.kill)()
     report = node.open()
     node.check(must_have)
-    assert report.queues >= len(must_have)
+    # The first write of the log may be the one at which the node dies.
+    assert report.queues >= sum(1 for count in must_have.values() if count)
     node.work(200)
     node.settle()
     node.check({key: len(bodies) for key, bodies in node.put.items()})

@@ -1,10 +1,13 @@
-"""What the README and the manual tell a reader to type works when typed."""
+"""The commands and programs of the README and the manual work when a reader types them."""
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,9 +73,33 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
 
 
 def test_pages_hold_snippets_to_run() -> None:
-    """An empty list would make the tests below pass for nothing."""
+    """The pages have snippets, so the tests below do not pass without a check."""
     assert len(PYTHON) >= 3
     assert any(snippet.page.name == "README.md" for snippet in PYTHON)
+
+
+def test_the_first_screen_shows_a_whole_program() -> None:
+    """The README began with three install blocks; a reader saw no program on the first screen."""
+    first = snippets(ROOT / "README.md")[0]
+    assert first.language == "python"
+    assert runs_until_a_signal(first)
+    assert first.line + first.text.count("\n") <= 20
+
+
+@pytest.mark.parametrize(
+    "page",
+    [*(ROOT / "docs" / "tutorial").glob("*.md"), ROOT / "docs" / "how-to" / "send-and-receive.md"],
+    ids=lambda page: page.name,
+)
+def test_a_reader_without_asyncio_is_shown_every_program(page: Path) -> None:
+    """Four pages only had tabs for asyncio and synchronous; many readers write no asyncio."""
+    text = page.read_text(encoding="utf-8")
+    blocks = re.findall(r"^<!-- tabs -->\n(.*?)^<!-- /tabs -->$", text, re.MULTILINE | re.DOTALL)
+    assert blocks
+    for block in blocks:
+        assert re.findall(r"^\*\*(.+)\*\*$", block, re.MULTILINE) == ["asyncio", "synchronous"]
+    outside = "".join(re.split(r"<!-- tabs -->.*?<!-- /tabs -->", text, flags=re.DOTALL))
+    assert not re.search(r"async (def|with|for)", outside)
 
 
 def topics(pattern: str, page: Path) -> set[str]:
@@ -90,12 +117,16 @@ def topics(pattern: str, page: Path) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_page_reads_what_another_one_sends(page: Path) -> None:
     """All pages share a cluster, in any order: a page that waits for its message gets just that."""
-    read = topics(r'\{"([A-Z]\w+)": "', page)
+    read = topics(r'\{"([A-Z]\w+)": "|(?:app\.consumer|broker\.subscriber)\(\s*"(\w+)"', page)
     others = {
         topic
         for other in PAGES
         if other != page
-        for topic in topics(r'\bMessage\(\s*"(\w+)"|cometmq produce (\w+)', other)
+        for topic in topics(
+            r'\bMessage\(\s*"(\w+)"|cometmq produce (\w+)'
+            r'|(?:app\.(?:send|producer)|broker\.publisher)\(\s*"(\w+)"',
+            other,
+        )
     }
     assert read.isdisjoint(others), f"{page.name}: {read & others}"
 
@@ -105,15 +136,76 @@ def test_no_page_reads_what_another_one_sends(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_page_works_from_top_to_bottom(page: Path, cluster: dict[str, str], tmp_path: Path) -> None:
     """Each `cometmq` line and each Python block in the page's order, warnings as errors."""
-    for snippet in snippets(page):
-        if snippet.language == "python":
-            script = tmp_path / f"snippet_{snippet.line}.py"
-            script.write_text(snippet.text, encoding="utf-8")
-            check([sys.executable, "-W", "error", str(script)], snippet, cluster, tmp_path)
-        elif snippet.language == "sh":
-            for line in snippet.text.splitlines():
-                if "cometmq " in line and "pip install" not in line and not NOT_RUN.search(line):
-                    check(["sh", "-c", line], snippet, cluster, tmp_path)
+    apps: set[str] = set()
+    with ExitStack() as until_the_end:
+        for snippet in snippets(page):
+            if snippet.language == "python":
+                script = tmp_path / f"snippet_{snippet.line}.py"
+                script.write_text(snippet.text, encoding="utf-8")
+                command = [sys.executable, "-W", "error", str(script)]
+                if runs_until_a_signal(snippet):
+                    until_the_end.enter_context(running(command, snippet, cluster, tmp_path))
+                    apps.update(re.findall(r'\bApp\("([\w-]+)"', snippet.text))
+                else:
+                    check(command, snippet, cluster, tmp_path)
+            elif snippet.language == "sh":
+                for line in snippet.text.splitlines():
+                    if is_run(line):
+                        wait_for_groups(apps.intersection(line.split()), cluster)
+                        check(["sh", "-c", line], snippet, cluster, tmp_path)
+
+
+def is_run(line: str) -> bool:
+    """Whether the test of its page runs this line of a shell block."""
+    return "cometmq " in line and "pip install" not in line and not NOT_RUN.search(line)
+
+
+def runs_until_a_signal(snippet: Snippet) -> bool:
+    """Whether a program runs an App that it never stops (CometMQ's stop, FastStream's exit)."""
+    return "app.run()" in snippet.text and not re.search(r"app\.(stop|exit)\(\)", snippet.text)
+
+
+@contextmanager
+def running(
+    command: list[str], snippet: Snippet, environment: dict[str, str], folder: Path
+) -> Iterator[None]:
+    """A program beside the rest of its page; it prints what the page says, and ends on SIGTERM."""
+    expected = set(re.findall(r"# prints: (.*)", snippet.text))
+    assert expected, f"{snippet}: nothing shows that the program works"
+    with subprocess.Popen(
+        command,
+        env={**environment, "PYTHONUNBUFFERED": "1"},
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield
+            assert process.stdout is not None
+            for line in process.stdout:
+                expected.discard(line.rstrip())
+                if not expected:
+                    break
+            assert not expected, f"{snippet}: not printed: {expected}"
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(COMMAND_TIMEOUT_S) == 0, snippet
+        finally:
+            process.kill()
+
+
+def wait_for_groups(names: set[str], environment: dict[str, str]) -> None:
+    """Wait until a broker knows these groups: a running App joins once its topic exists."""
+    deadline = time.monotonic() + COMMAND_TIMEOUT_S
+    while names:
+        assert time.monotonic() < deadline, f"no broker knows the groups {names}"
+        listed = subprocess.run(
+            ["cometmq", "group", "list"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
+        names = names - set(listed.split())
 
 
 def check(command: list[str], snippet: Snippet, environment: dict[str, str], folder: Path) -> None:
@@ -139,11 +231,11 @@ def two_commands() -> list[Snippet]:
 
 
 def test_first_screen_holds_the_two_commands() -> None:
-    """A stranger sees them without scrolling; they need python3, venv and pip only."""
+    """The README's first screen has the two commands; they need python3, venv and pip only."""
     first, second = two_commands()
     assert second.line + second.text.count("\n") < 40
     assert first.text.rstrip().endswith("cometmq demo")
-    assert second.text.rstrip().endswith("python -m pytest -n 3")
+    assert second.text.rstrip().endswith("python -m pytest -n 4")
     for snippet in (first, second):
         assert "--require-hashes" in snippet.text
         assert not re.search(r"\b(make|uv|java|docker)\b", snippet.text)

@@ -1,4 +1,4 @@
-"""Two clusters prepared alike, RocketMQ's and ours, and RocketMQ's mqadmin on each.
+"""Two clusters with equal contents, RocketMQ's and ours, and RocketMQ's mqadmin on each.
 
 Job: prepare topics, groups, messages and an online consumer; run lines of mqadmin; give their
 answers names instead of addresses and ids, and leave out what the table of a command says.
@@ -50,7 +50,6 @@ class Step:
     command: str
     line: tuple[str, ...]
     is_soon: bool
-    is_short: bool
     differs: str
     """Why ours answers otherwise; empty where it does not."""
     ours: str
@@ -95,7 +94,6 @@ def load_table(path: Path) -> Table:
             row["line"][0],
             tuple(row["line"][1:]),
             bool(row.get("soon", False)),
-            bool(row.get("short", False)),
             row.get("differs", ""),
             row.get("ours", ""),
         )
@@ -119,7 +117,7 @@ def _lines_of(keys: Iterable[str]) -> str:
 
 @dataclass
 class Answer:
-    """What a line wrote, with names for what differs between any two clusters."""
+    """The output of a line, with names instead of values that differ between any two clusters."""
 
     out: str
     err: str

@@ -37,7 +37,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     fitting = pairs_of(marks, full=IS_FULL)
     metafunc.parametrize(
         "stage",
-        [(client, server, is_kind) for client, server in fitting],
+        [(client, server, is_kind or not IS_FULL) for client, server in fitting],
         ids=[f"{client}@{server}" for client, server in fitting],
         indirect=True,
     )
@@ -76,7 +76,10 @@ def stage(
     tmp_path_factory: pytest.TempPathFactory,
     kind_servers: Callable[[str], Cluster],
 ) -> Iterator[Stage]:
-    """A client and servers, once for all scenarios of a pair, and once for those of its kinds."""
+    """A client and servers, once for all scenarios of a pair, and once for those of its kinds.
+
+    In a plain run the servers of the kinds serve all scenarios: a start costs seconds.
+    """
     client, server, is_kind = request.param
     folder = tmp_path_factory.mktemp(f"{client}-at-{server}")
     with contextlib.ExitStack() as stack:

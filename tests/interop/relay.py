@@ -1,7 +1,7 @@
-"""One store directory that a Java broker and ours hold in turn, and everything it says when asked.
+"""One store directory that a Java broker and ours use in turn, and a reading of all its contents.
 
 Job: start either broker on the same directory under the same name and address, stop or kill it,
-and read out a broker's whole store over the wire: ends of queues, records byte by byte, offsets by
+and read a broker's whole store over the wire: ends of queues, records byte by byte, offsets by
 time, keys, consumer offsets.
 Must not: contain a scenario.
 """
@@ -39,7 +39,7 @@ _SHARED: Final = {
     "maxIndexNum": "2000",
     "maxMessageSize": "200000",
     "messageDelayLevel": "1s 6s 1h",
-    # A full disk of the machine that tests is not what is tested.
+    # A full disk of the test machine must not end a test.
     "diskMaxUsedSpaceRatio": "95",
     "cleanResourceInterval": "1000",
     "flushConsumerOffsetInterval": "500",
@@ -48,7 +48,7 @@ _JAVA: Final = {
     "timerWheelEnable": "true",
     "mappedFileSizeTimerLog": "4096",
     "enablePropertyFilter": "true",
-    # Nobody is asked about a transaction unless a scenario wants it (a stop asks, too).
+    # No producer is asked about a transaction unless a scenario wants it (a stop asks, too).
     "transactionCheckInterval": "600000",
     "transactionTimeOut": "3600000",
     "transactionCheckMax": "10000",
@@ -64,7 +64,7 @@ _PULL_COUNT: Final = 32
 
 
 def now_ms() -> int:
-    """The wall clock, which both brokers go by."""
+    """The wall clock, which both brokers use."""
     return system_environment().clock.now_ms()
 
 
@@ -80,7 +80,7 @@ class QueueReading:
     by_time: dict[tuple[int, str], int] = field(default_factory=dict)
 
     def differences(self, other: Self) -> list[str]:
-        """What two brokers say differently of this queue."""
+        """The differences between two brokers' readings of this queue."""
         ends = [
             f"{name}: {getattr(self, name)} and {getattr(other, name)}"
             for name in ("min_offset", "max_offset", "earliest_ms")
@@ -105,7 +105,7 @@ class QueueReading:
 
 @dataclass
 class Reading:
-    """A whole store as a broker tells it."""
+    """The contents of a whole store, read from a broker."""
 
     queues: dict[tuple[str, int], QueueReading] = field(default_factory=dict)
     by_key: dict[tuple[str, str, str], list[str]] = field(default_factory=dict)
@@ -116,9 +116,9 @@ class Reading:
     """Topics and groups as the files have them."""
 
     def check_same(self, other: Self, *, besides: Iterable[str] = ()) -> None:
-        """Every answer is the same; differing ones are named.
+        """Check that every answer is the same; the error names differences.
 
-        `besides` names topics that had news meanwhile; what was there is there.
+        Topics in `besides` have new messages; their earlier messages must be there.
         """
         for key, queue in self.queues.items():
             if key[0] not in besides:
@@ -137,7 +137,7 @@ class Reading:
         assert faults == []
 
     def check_kept(self, later: Self) -> None:
-        """What is here is in `later` too: no record changed, none gone, none renumbered."""
+        """Check that `later` has every record of this reading, unchanged and under its offset."""
         for key, queue in self.queues.items():
             after = later.queues[key]
             assert after.min_offset == queue.min_offset, key
@@ -187,7 +187,7 @@ class Relay:
     # -- who has it -------------------------------------------------------------------------
 
     def take(self, cluster: Cluster) -> None:
-        """Let a broker have the directory; returns when it is registered."""
+        """Start a broker on the directory; return when it is registered."""
         assert self.holder is None
         cluster.start_broker()
         self.holder = cluster
@@ -204,7 +204,7 @@ class Relay:
                 time.sleep(0.05)
 
     def give(self, number: int = signal.SIGTERM) -> None:
-        """End the broker that has it."""
+        """Stop the broker of the directory."""
         assert self.holder is not None
         self._leave_admin()
         self.holder.stop_broker(number)
@@ -217,13 +217,13 @@ class Relay:
 
     @contextmanager
     def held_by(self, cluster: Cluster, end: int = signal.SIGTERM) -> Iterator[None]:
-        """A broker has the directory for a while."""
+        """Run a broker on the directory during the block."""
         self.take(cluster)
         yield
         self.give(end)
 
     def log_of(self, cluster: Cluster) -> str:
-        """What a broker has printed."""
+        """The output of a broker."""
         return (cluster.folder / "broker.log").read_text("utf-8", "replace")
 
     # -- questions --------------------------------------------------------------------------
@@ -246,20 +246,24 @@ class Relay:
     def topics(self) -> dict[str, int]:
         """Topics and their queues, by the file both brokers write."""
         table = self.config("topics.json")["topicConfigTable"]
-        found = {name: int(topic["readQueueNums"]) for name, topic in table.items()}
-        found.pop("BenchmarkTest", None)  # 1024 empty queues
-        return found
+        queue_counts = {name: int(topic["readQueueNums"]) for name, topic in table.items()}
+        queue_counts.pop("BenchmarkTest", None)  # 1024 empty queues
+        return queue_counts
 
     def config(self, name: str) -> dict[str, Any]:
         """A configuration file; Java has it only as `.bak` for a moment of each write."""
         path = self.store_path / "config" / name
+        deadline = time.monotonic() + _READY_TIMEOUT_S
         while True:
-            with contextlib.suppress(FileNotFoundError, CodecError):
+            try:
                 return loads_object(path.read_bytes(), name)
+            except (FileNotFoundError, CodecError):
+                if time.monotonic() > deadline:
+                    raise
             time.sleep(0.01)
 
     def read_settled(self, *, keys: Iterable[tuple[str, str, str]] = ()) -> Reading:
-        """As `read`, once two readings in a row agree: what was under way has ended."""
+        """Read until two readings in a row are equal, so that nothing is in progress."""
         before = self.read(keys=keys)
         while True:
             time.sleep(1)
@@ -404,11 +408,11 @@ class Relay:
 
     def _known_offsets(self) -> list[tuple[str, str, int]]:
         table = self.config("consumerOffset.json")["offsetTable"]
-        found = []
+        committed = []
         for key, queues in table.items():
             topic, _, group = str(key).partition("@")
-            found += [(group, topic, int(queue_id)) for queue_id in queues]
-        return sorted(found)
+            committed += [(group, topic, int(queue_id)) for queue_id in queues]
+        return sorted(committed)
 
     def _consumer_offset(
         self, channel: BlockingChannel, group: str, topic: str, queue_id: int
@@ -471,7 +475,7 @@ class Relay:
             time.sleep(0.2)
 
     def wait_log(self, text: str) -> None:
-        """Wait until the broker has said something."""
+        """Wait until the broker's log contains a text."""
         assert self.holder is not None
         deadline = time.monotonic() + _DELETED_TIMEOUT_S
         while text not in (log := self.log_of(self.holder)):
@@ -480,7 +484,7 @@ class Relay:
 
 
 def _times(queue: QueueReading) -> list[int]:
-    """Store times worth asking for: around each tenth message, and far off both ends."""
+    """Store times to ask for: around each tenth message, and far beyond both ends."""
     stored = [message.store_timestamp_ms for message in queue.messages()]
     if not stored:
         return []

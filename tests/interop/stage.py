@@ -49,10 +49,11 @@ _EVERYONE: Final = frozenset({"async", "batch", "delay", "ordered", "push", "ret
 FEATURES: Final = {
     "java": _EVERYONE
     | {"assigned", "checked filter", "lite", "namespace", "old", "pushes", "query", "request"}
-    | {"recall", "vip"},
-    "go": _EVERYONE | {"namespace", "old", "request", "vip"},
+    | {"empty body", "recall", "vip"},
+    "go": _EVERYONE | {"empty body", "namespace", "old", "request", "vip"},
     OURS: _EVERYONE
-    | {"assigned", "checked filter", "lite", "pushes", "query", "recall", "request"},
+    | {"empty body"}
+    | {"assigned", "checked filter", "lite", "namespace", "pushes", "query", "recall", "request"},
 }
 """What a client can be asked for; a scenario is collected only for clients that have it all."""
 
@@ -82,31 +83,37 @@ def pairs(*, full: bool) -> list[tuple[str, str]]:
 
 
 def pairs_of(marks: Iterable[pytest.Mark], *, full: bool) -> list[tuple[str, str]]:
-    """The pairs of a test by its marks.
+    """Return the pairs with which a test runs, by its marks.
 
-    ``needs(*features)`` leaves out clients, ``at(server)`` the other servers; ``kind(name)`` adds
-    foreign clients at RocketMQ's broker in the long lane, and its ``short`` names the clients of
-    the short one.
+    The mark ``needs(*features)`` leaves out clients without a feature, and ``at(server)`` leaves
+    out the other servers.  The mark ``kind(name)`` adds foreign clients at RocketMQ's broker in the
+    long lane; its ``short`` names the clients of a plain run.
     """
     marks = list(marks)
-    found = pairs(full=full)
-    if full and "INTEROP_PAIRS" not in os.environ and any(one.name == "kind" for one in marks):
-        found += kinds.FOREIGN_PAIRS
-    for one in marks:
-        if one.name == "needs":
-            found = [pair for pair in found if set(one.args) <= features_of(pair[0])]
-        elif one.name == "at":
-            found = [pair for pair in found if pair[1] in one.args]
-        elif one.name == "kind" and "short" in one.kwargs and not full:
-            found = [pair for pair in found if pair[0] in one.kwargs["short"]]
-    return found
+    fitting = pairs(full=full)
+    if (
+        full
+        and "INTEROP_PAIRS" not in os.environ
+        and any(marker.name == "kind" for marker in marks)
+    ):
+        fitting += kinds.FOREIGN_PAIRS
+    for marker in marks:
+        if marker.name == "needs":
+            fitting = [pair for pair in fitting if set(marker.args) <= features_of(pair[0])]
+        elif marker.name == "at":
+            fitting = [pair for pair in fitting if pair[1] in marker.args]
+        elif marker.name == "kind" and "short" in marker.kwargs and not full:
+            fitting = [pair for pair in fitting if pair[0] in marker.kwargs["short"]]
+    return fitting
 
 
 def features_of(client: str) -> frozenset[str]:
     """What a client can be asked for."""
     features = frozenset(FEATURES[client.split("-", maxsplit=1)[0]])
     if client.startswith("java-4."):
-        features -= {"recall"}
+        # ProcessQueue.putMessage of 4.9 takes the length of a body that is null, and the queue's
+        # pulls end with that exception; a broker can do nothing about it.
+        features -= {"recall", "empty body"}
     # A held pull must run out first, and Java's client 4.9 takes 25 s more: once is enough.
     return features | {"newest", "reset"} if client in (OURS, NEWEST) else features
 
@@ -181,7 +188,7 @@ class Stage:
         return MessageQueue(topic, self.cluster.broker_name, queue_id)
 
     def producer(self, by: Peer | None = None, **more: Any) -> str:
-        """Start a producer; by the client under test unless told."""
+        """Start a producer of the client under test, or of `by`."""
         return self._start("producer", "P", by, more)
 
     def push(self, topics: dict[str, str], by: Peer | None = None, **more: Any) -> str:

@@ -1,8 +1,7 @@
-"""What a Java client does to a store that changes hands, and what must therefore be in it.
+"""The work of a Java client on a store that two brokers use in turn, and the expected contents.
 
-Job: write messages of every kind through the client, note what was acknowledged or is due, and read
-it back.
-Must not: decide who has the store when.
+Job: write messages of every kind through the client, note which were acknowledged or are due, and
+read them back. Must not: decide which broker has the store.
 """
 
 import base64
@@ -51,7 +50,7 @@ DELIVERY_TIMEOUT_S: Final = 180.0
 
 @dataclass
 class Story:
-    """What one client did to the store, and what must therefore be in it."""
+    """The messages that one client sent, and so the expected contents of the store."""
 
     relay: Relay
     peer: Peer
@@ -245,7 +244,7 @@ class Story:
         self.peer.call("closeProducer", name=sender)  # the rest of the flood fails at once
 
     def tear_last_record(self) -> None:
-        """Take the second half of the log's last record away, as a power cut may."""
+        """Remove the second half of the log's last record, as after a power cut."""
         records = read_records(RealDisk(), str(self.relay.store_path), count=1_000_000)
         last = records[-1]
         start = last.physical_offset // LOG_FILE_BYTES * LOG_FILE_BYTES

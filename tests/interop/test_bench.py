@@ -15,7 +15,7 @@ ROWS = ("java sync 1", "java backlog")
 def test_both_brokers_are_loaded_and_read_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Producer and consumer; a backlog is filled, and all is read back, over raw frames."""
+    """Producer and consumer rows run; a backlog is filled, and everything is read back."""
     monkeypatch.setenv("COMETMQ_INTEROP_CACHE", str(cache_folder()))
     monkeypatch.setattr(against_run, "WARM_UP_ROUND_S", 0.2)
     report, page = tmp_path / "report.json", tmp_path / "page.html"

@@ -58,7 +58,7 @@ def question(text: str, messages: Messages) -> str:
 
 
 def ours(text: str, messages: Messages) -> list[str]:
-    """What ours gives, in RocketMQ's words."""
+    """Our results in RocketMQ's spelling."""
     try:
         expression = Expression(text)
     except ExpressionIllegal:
@@ -74,7 +74,7 @@ def ours(text: str, messages: Messages) -> list[str]:
 
 
 def up_to_the_error(text: str) -> str:
-    """What is left of a filter when it ends where ours finds the error."""
+    """The part of a filter before the error that our parser reports."""
     while True:
         try:
             Expression(text)

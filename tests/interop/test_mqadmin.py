@@ -1,11 +1,11 @@
 """RocketMQ's own mqadmin on our servers, each answer compared with that of RocketMQ's servers.
 
 What is run, and which fields of the answers are not compared and why, stands in `mqadmin.toml`.
-A plain run takes one or two lines of each command, `make interop` all of them.
+A plain run does without: `tests/golden/replay` sends our servers what mqadmin once sent, and
+compares each answer with that of RocketMQ's.
 """
 
 import difflib
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +14,7 @@ import pytest
 from interop.peers import Unavailable
 from tests.interop.admin_stage import Admin, Answer, Step, both_clusters, load_table, normalised
 
-IS_FULL = os.environ.get("INTEROP") == "full"
 TABLE = load_table(Path(__file__).resolve().with_name("mqadmin.toml"))
-STEPS = [step for step in TABLE.steps if IS_FULL or step.is_short]
 COMMANDS = [
     "addWritePerm",
     "allocateMQ",
@@ -73,7 +71,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
     """What RocketMQ's servers and ours answered to each step, in the order of the table."""
     try:
         with both_clusters(tmp_path_factory.mktemp("mqadmin")) as (theirs, ours):
-            yield {step.number: ask_both(theirs, ours, step) for step in STEPS}
+            yield {step.number: ask_both(theirs, ours, step) for step in TABLE.steps}
     except Unavailable as error:
         pytest.skip(f"mqadmin: {error}")
 
@@ -95,10 +93,11 @@ def ask_both(theirs: Admin, ours: Admin, step: Step) -> tuple[Answer, Answer]:
     return both
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("command", [*COMMANDS, *MORE_COMMANDS])
 def test_command_is_answered_as_by_rocketmq(command: str, answers: Answers) -> None:
     """The same words to the same line; where ours differs on purpose, it says why."""
-    steps = [step for step in STEPS if step.command == command]
+    steps = [step for step in TABLE.steps if step.command == command]
     assert steps, f"no line of {command} was run"
     faults = []
     for step in steps:
@@ -118,7 +117,6 @@ def test_every_command_has_its_lines() -> None:
     """The table covers all commands, with mistakes and unknown names as well."""
     wanted = [*COMMANDS, *MORE_COMMANDS]
     assert sorted(TABLE.commands()) == sorted(wanted)
-    assert {step.command for step in TABLE.steps if step.is_short} == set(wanted)
     assert len(TABLE.steps) >= 186
     assert sum(bool(step.differs) for step in TABLE.steps) == 5
     reasons = [why for fields in TABLE.ignored.values() for why in fields.values()]
@@ -133,7 +131,7 @@ def test_every_ignored_field_occurs(answers: Answers) -> None:
     for command, fields in TABLE.ignored.items():
         texts = [
             answer.text()
-            for step in STEPS
+            for step in TABLE.steps
             if step.command == command
             for answer in answers[step.number][:2]
         ]

@@ -1,5 +1,6 @@
 """Bodies of every size; legal and illegal properties, keys and tags."""
 
+import base64
 import random
 from typing import Any
 
@@ -8,7 +9,7 @@ from tests.interop.stage import OURS, Stage, check_flow, letter
 
 from cometmq.model.properties import RESERVED_PROPERTIES
 
-# Around what is compressed, around powers of two, around buffers of clients and brokers.
+# Sizes around the compression limit, powers of two, and the buffers of clients and brokers.
 SIZES = (
     *(1, 2, 3, 15, 16, 17, 127, 128, 129, 255, 256, 257, 1023, 1024, 1025),
     *(4095, 4096, 4097, 8191, 8192, 16_383, 16_385, 65_535, 65_536, 65_537),
@@ -142,7 +143,7 @@ def test_properties_up_to_the_limit(stage: Stage) -> None:
 
 @pytest.mark.full
 def test_separators_in_our_messages_are_refused(stage: Stage) -> None:
-    """What would tear the property string apart fails here, before it is sent."""
+    """A separator that would split the property string is refused before the send."""
     topic = stage.topic(queues=1)
     producer = stage.producer(by=stage.ours)
     wrong = [
@@ -161,14 +162,56 @@ def test_separators_in_our_messages_are_refused(stage: Stage) -> None:
     assert stage.admin.max_offset(stage.message_queue(topic)) == 0
 
 
-@pytest.mark.full
-def test_empty_bodies_are_refused(stage: Stage) -> None:
-    """A body of no bytes is refused by the client, or else by the broker (Go's asks it)."""
+def test_empty_bodies_are_refused_by_rocketmq(stage: Stage) -> None:
+    """By Java's client and by Java's broker; Go's client asks the broker, and ours accepts it."""
     topic = stage.topic(queues=1)
     producer = stage.producer()
-    assert refused(stage, producer, letter(topic, b"", 1))
+    if stage.client.startswith("go"):
+        stage.send(producer, [letter(topic, b"", 1)])
+        return
+    (result,) = stage.peer.call(
+        "send", name=producer, mode="sync", messages=[letter(topic, b"", 1)]
+    )
+    assert result["error"]["text"]
     if stage.client == OURS:
-        (batch,) = [letter(topic, b"", 2)]
-        (result,) = stage.peer.call("send", name=producer, mode="sync", messages=[batch])
-        assert result["error"]["type"] == "LocalProtocolError"
+        assert "RocketMQ's broker stores no message with an empty body" in result["error"]["text"]
     assert stage.admin.max_offset(stage.message_queue(topic)) == 0
+
+
+@pytest.mark.at(OURS)
+@pytest.mark.needs("empty body")
+def test_an_empty_body_reaches_every_push_consumer(stage: Stage) -> None:
+    """Tombstones for Java's and Go's consumers: alone and in a batch, between other bodies."""
+    topic = stage.topic(queues=1)
+    name = stage.push({topic: "*"})
+    send_with_empty_bodies(stage, topic)
+    check_empty_bodies(stage.peer.wait_messages(name, lambda got: len(got) >= 5, timeout_s=60.0))
+
+
+@pytest.mark.at(OURS)
+@pytest.mark.needs("old")
+def test_an_empty_body_reaches_every_pull_consumer(stage: Stage) -> None:
+    """Java 4.9's pull consumer reads what its push consumer stops at."""
+    topic = stage.topic(queues=1)
+    name = stage.old(topics={topic: "*"})
+    send_with_empty_bodies(stage, topic)
+    (queue,) = stage.queues(topic, 1)
+    found = stage.peer.call("pull", name=name, queue=queue, expression="*", queueOffset=0, max=32)
+    check_empty_bodies(found["messages"])
+    stage.peer.call("closeOld", name=name)
+
+
+def send_with_empty_bodies(stage: Stage, topic: str) -> None:
+    """Our producer sends five messages; the second and the fourth have no body."""
+    producer = stage.producer(by=stage.ours)
+    letters = [letter(topic, body, n, keys=f"k{n}") for n, body in enumerate((b"a", b"", b"b"))]
+    stage.send(producer, letters, by=stage.ours)
+    stage.send(producer, [letter(topic, b"", 3), letter(topic, b"c", 4)], "batch", by=stage.ours)
+
+
+def check_empty_bodies(received: list[Any]) -> None:
+    """All five came; Java's clients say null for an empty body."""
+    bodies = {int(message["properties"]["n"]): message["body"] or "" for message in received}
+    assert {n: base64.b64decode(body) for n, body in bodies.items()} == {
+        0: b"a", 1: b"", 2: b"b", 3: b"", 4: b"c"
+    }  # fmt: skip

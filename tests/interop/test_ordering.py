@@ -22,7 +22,7 @@ PATIENCE_S = 100.0
 def numbered(
     topic: str, begin: int, end: int, *, by: str = "", **properties: str
 ) -> list[dict[str, Any]]:
-    """Messages that stay in their order, each third of a queue of its own choice."""
+    """Ordered messages; every third one names its queue."""
     more = {"by": by, **properties} if by else properties
     return [
         letter(
@@ -33,7 +33,7 @@ def numbered(
 
 
 def wait_numbers(members: list[tuple[Peer, str]], count: int) -> None:
-    """Wait until the members together have had so many of the messages."""
+    """Wait until the members together have received ``count`` of the messages."""
     deadline = time.monotonic() + PATIENCE_S
     numbers: set[str] = set()
     while len(numbers) < count:
@@ -46,7 +46,7 @@ def wait_numbers(members: list[tuple[Peer, str]], count: int) -> None:
 def check_order(
     members: list[tuple[Peer, str]], results: Sequence[dict[str, Any]]
 ) -> list[Message]:
-    """Everything came; in each queue nothing before its predecessor, and one handler at a time.
+    """Check that everything came; each queue kept its order and had one handler at a time.
 
     Args:
         results: answers to the sends of numbers from 0 on: each came from the queue and with the
@@ -116,7 +116,7 @@ def test_order_holds_when_members_join_and_leave(stage: Stage, joins: str) -> No
 
 @pytest.mark.kind("ordered")
 def test_a_failing_message_holds_its_queue(stage: Stage) -> None:
-    """It is tried again in its place, with a count; what stands behind it waits."""
+    """The message is tried again with a count, and later messages of its queue wait."""
     topic = stage.topic(queues=2)
     group = stage.unique("G")
     stage.retry_topic(group)
@@ -136,7 +136,7 @@ def test_a_failing_message_holds_its_queue(stage: Stage) -> None:
 
 @pytest.mark.kind("ordered")
 def test_the_limit_makes_a_dead_letter(stage: Stage) -> None:
-    """After its tries the message goes to the dead letters at once, and the queue goes on."""
+    """After its tries the message becomes a dead letter at once, and the queue continues."""
     topic = stage.topic(queues=1)
     group = stage.unique("G")
     stage.retry_topic(group)
@@ -157,7 +157,7 @@ def test_the_limit_makes_a_dead_letter(stage: Stage) -> None:
 
 
 def dead_letters(stage: Stage, group: str) -> list[Message]:
-    """All of a group; nobody may read them before an operator allows it."""
+    """All dead letters of a group, after an operator has made their topic readable."""
     topic = f"%DLQ%{group}"
     stage.wait_route(topic)
     stage.admin.create_topic(topic, queue_count=1)
@@ -235,7 +235,7 @@ OF_OURS = [pair for pair in pairs(full=IS_FULL) if pair[1] == OURS]
     "own_stage", OF_OURS, ids=["@".join(pair) for pair in OF_OURS], indirect=True
 )
 def test_a_killed_member_hands_over_when_its_locks_expire(own_stage: Stage) -> None:
-    """The one that is left is told at once, and goes on where the other was."""
+    """The remaining member is notified at once and continues at the other's offsets."""
     stage = own_stage
     topic = stage.topic(queues=QUEUES)
     group = stage.unique("G")

@@ -1,4 +1,4 @@
-"""What a broker asks of consumers, set off by the operator's requests to the broker."""
+"""A broker's requests to consumers, triggered by an operator's requests to the broker."""
 
 import base64
 import json
@@ -95,10 +95,10 @@ def test_consumer_status(
 @pytest.mark.full
 @pytest.mark.needs("pushes", "reset")
 def test_reset_offset(stage: Stage, consumer: tuple[str, str, str, list[dict[str, Any]]]) -> None:
-    """222, which tells each client by 220: everything from that time on comes again.
+    """222 notifies each client by 220: every message since that time comes again.
 
-    RocketMQ's broker tells it with the answer to the next pull, so there a held pull delays it by
-    15 s; ours answers the held pull.
+    RocketMQ's broker waits for the next pull's answer, so a held pull delays it by 15 s; ours
+    answers the held pull.
     """
     topic, group, name, _ = consumer
     with RawClient(stage.cluster.broker) as client:
@@ -139,7 +139,7 @@ def test_request_and_reply(stage: Stage, asker: str) -> None:
 @pytest.mark.full
 @pytest.mark.needs("request")
 def test_a_request_nobody_answers_times_out(stage: Stage) -> None:
-    """The asker is told so, and its next request is answered."""
+    """The requester gets a timeout, and its next request is answered."""
     if stage.client.startswith("java-5.3"):
         pytest.skip(LOSES_REPLIES)
     topic = stage.topic()

@@ -1,7 +1,8 @@
-"""What waits in log files that retention deletes, in a store that changes hands with Java's broker.
+"""Waiting messages in log files that retention deletes, in a store shared with Java's broker.
 
-Timed, delayed and half messages lie in the first log files; ours appends them again and lets the
-files go.  Whoever has the directory when they are due delivers each once, and not before its time.
+Timed, delayed and half messages lie in the first log files; our broker appends them again and
+deletes the files.  The broker that has the directory at their time delivers each once, and not
+early.
 """
 
 import base64
@@ -93,7 +94,7 @@ class Waiting:
 
 
 def prepare(story: Story) -> Waiting:
-    """Both brokers alike, so that each reads the files of the other."""
+    """Give both brokers the same settings, so that each reads the files of the other."""
     for cluster in (story.relay.java, story.relay.ours):
         cluster.settings |= {
             "timerWheelEnable": "true",
@@ -107,7 +108,7 @@ def prepare(story: Story) -> Waiting:
 
 
 def places(relay: Relay) -> dict[str, list[int]]:
-    """Physical offsets of what lies in the queues of what waits."""
+    """The physical offsets of the messages in the queues of waiting messages."""
     return {
         topic: [
             message.physical_offset
@@ -119,9 +120,9 @@ def places(relay: Relay) -> dict[str, list[int]]:
 
 
 def let_go(story: Story) -> dict[str, list[int]]:
-    """All log files up to now are deleted, and with them every record that waits in one.
+    """Delete all log files up to now, and with them every record that waits in one.
 
-    So are messages that wait for nothing, as the one that was committed at once.
+    Messages that do not wait, such as one that was committed at once, are deleted too.
     """
     relay = story.relay
     if TRANSACTED in story.due:
@@ -140,12 +141,12 @@ def let_go(story: Story) -> dict[str, list[int]]:
 
 
 def nothing_came(story: Story) -> bool:
-    """Whether what waits has come from nobody yet."""
+    """Whether no waiting message has come yet."""
     return not story.delivered(TIMED) and not story.delivered(DELAYED)
 
 
 def check_all(story: Story, waiting: Waiting, taken_ms: int) -> None:
-    """What is due comes once; a later timer comes when nothing is left in the slots before it."""
+    """Each due message comes once; a later timer comes when the slots before it are empty."""
     story.wait_delivered(DELAYED)
     story.wait_delivered(TIMED)
     story.write_timed(2)
@@ -155,7 +156,7 @@ def check_all(story: Story, waiting: Waiting, taken_ms: int) -> None:
 
 
 def check_asked(story: Story, producer: str) -> None:
-    """A producer was asked about what is undecided and nothing else; what it commits has come."""
+    """A producer was asked about undecided messages only; those it commits come."""
     story.due[TRANSACTED] += story.due_when_asked
     story.wait_delivered(TRANSACTED)
     bodies = Counter(
@@ -174,7 +175,7 @@ def check_asked(story: Story, producer: str) -> None:
 
 
 def check_same_again(story: Story) -> None:
-    """Who gets the store next finds nothing that is still to be delivered."""
+    """The next broker of the store has no message to deliver."""
     story.write_timed(2)
     for topic in (TIMED, DELAYED, TRANSACTED):
         story.wait_delivered(topic)

@@ -1,4 +1,4 @@
-"""Java clusters that demand signatures and TLS, and our clients in them, let in or kept out."""
+"""Java clusters that demand signatures and TLS accept our clients or refuse them."""
 
 import asyncio
 import json
@@ -52,7 +52,7 @@ AUTH_SETTINGS: Final = {
 
 
 class Certificates:
-    """An authority, a server and a client it vouches for, and an authority nobody trusts."""
+    """An authority, certificates of a server and a client from it, and an untrusted authority."""
 
     def __init__(self, folder: Path) -> None:
         if shutil.which("openssl") is None:
@@ -107,20 +107,20 @@ class Certificates:
 
 @dataclass
 class Secured:
-    """A cluster and what opens it."""
+    """A cluster and the options that give access to it."""
 
     cluster: JavaCluster
     options: dict[str, Any]
     certificates: Certificates
 
     def without(self, *names: str, **instead: Any) -> dict[str, Any]:
-        """The right options but for some."""
+        """The right options without some, or with others instead."""
         kept = {name: value for name, value in self.options.items() if name not in names}
         return {"name_server": self.cluster.name_server, **kept, **instead}
 
 
 def raised(kind: str, folder: Path) -> Secured:
-    """A cluster that demands what its kind says."""
+    """A cluster with the demands of its kind."""
     certificates = Certificates(folder)
     ca = certificates.path("ca.pem")
     servers = folder / "servers"
@@ -148,7 +148,7 @@ def raised(kind: str, folder: Path) -> Secured:
 def secured(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Secured]:
-    """Each kind of secured cluster, ready to be used by who may."""
+    """Each kind of secured cluster, ready for authorised clients."""
     folder = tmp_path_factory.mktemp("secured")
     try:
         made = raised(request.param, folder)
@@ -173,7 +173,7 @@ def wait_for_route(admin: cometmq.sync.Admin, topic: str, timeout_s: float = 60.
 
 
 def created(secured: Secured, topic: str) -> str:
-    """A new topic, made by who may."""
+    """A new topic; an authorised client creates it."""
     with cometmq.sync.Admin(**secured.without()) as admin:
         admin.create_topic(topic, queue_count=2)
         wait_for_route(admin, topic)
@@ -181,7 +181,7 @@ def created(secured: Secured, topic: str) -> str:
 
 
 def messages(topic: str) -> list[Message]:
-    """Messages with everything a signature must cover, and bodies that get compressed."""
+    """Messages with every field that a signature covers, and compressible bodies."""
     return [
         Message(
             topic,
@@ -259,7 +259,7 @@ def test_asyncio_clients_work_in_it(secured: Secured) -> None:
 
 @pytest.mark.full
 def test_sync_clients_work_in_it(secured: Secured) -> None:
-    """The same over blocking sockets, and what an operator asks."""
+    """Synchronous clients and the admin client work over blocking sockets."""
     topic = created(secured, "SecuredSync")
     sent = messages(topic)
     options = secured.without()
@@ -287,7 +287,7 @@ def test_sync_clients_work_in_it(secured: Secured) -> None:
 
 
 def kept_out(topic: str, options: Mapping[str, Any]) -> dict[str, BaseException]:
-    """What each kind of client of both faces says when it is not let in."""
+    """The error of each kind of asyncio and synchronous client that is refused."""
 
     async def produce() -> None:
         async with cometmq.Producer("P_out", timeout_ms=10_000, **options) as producer:
@@ -332,7 +332,7 @@ def kept_out(topic: str, options: Mapping[str, Any]) -> dict[str, BaseException]
 @pytest.mark.full
 @pytest.mark.parametrize("fault", ["wrong secret", "unknown key", "no key"])
 def test_who_has_not_the_right_key_is_told_so(secured: Secured, fault: str) -> None:
-    """One error at the first request, of one class, that says what the server said."""
+    """The first request fails with one class of error, which has the server's text."""
     if "access_key" not in secured.options:
         pytest.skip("this cluster asks for certificates, not for keys")
     topic = created(secured, "SecuredKeys")
@@ -350,7 +350,7 @@ def test_who_has_not_the_right_key_is_told_so(secured: Secured, fault: str) -> N
 
 @pytest.mark.full
 def test_who_may_not_do_this_is_told_so(secured: Secured) -> None:
-    """A reader reads what it may, and is denied the rest."""
+    """A reader reads its topics and is denied others."""
     if secured.options.get("access_key") is None or "tls" not in secured.options:
         pytest.skip("only the cluster with an ACL file has a second account")
     topic = created(secured, OPEN_TOPIC)
@@ -376,7 +376,7 @@ def test_who_may_not_do_this_is_told_so(secured: Secured) -> None:
 
 @pytest.mark.full
 def test_a_server_nobody_vouches_for_is_not_talked_to(secured: Secured) -> None:
-    """Another authority, another host name, no TLS at all: each error names its cause."""
+    """Another authority, another host name, no TLS: each error names its cause."""
     if "tls" not in secured.options:
         pytest.skip("this cluster speaks plain TCP")
     topic = created(secured, "SecuredTls")
@@ -397,7 +397,7 @@ def test_a_server_nobody_vouches_for_is_not_talked_to(secured: Secured) -> None:
 
 @pytest.mark.full
 def test_a_client_nobody_vouches_for_is_not_let_in(secured: Secured) -> None:
-    """Without a certificate where one is asked for: the error says so."""
+    """A client without a certificate is refused, and the error says so."""
     if "access_key" in secured.options or "tls" not in secured.options:
         pytest.skip("this cluster does not ask for certificates")
     topic = created(secured, "SecuredCertificates")
@@ -409,7 +409,7 @@ def test_a_client_nobody_vouches_for_is_not_let_in(secured: Secured) -> None:
 
 @pytest.mark.full
 def test_tls_towards_a_plain_port_is_told_so(secured: Secured) -> None:
-    """A server that does not speak TLS is named as such."""
+    """The error says that the server does not speak TLS."""
     if "tls" in secured.options:
         pytest.skip("this cluster speaks TLS")
     # Java's servers take both where nothing is said; ours speak plain TCP, as this port does.

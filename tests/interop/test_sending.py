@@ -1,4 +1,4 @@
-"""What a client sends arrives, whole, once and in order, at that client and at ours."""
+"""A client's messages arrive complete, once and in order, at that client and at ours."""
 
 import random
 import sys
@@ -14,7 +14,7 @@ LIMIT_BYTES = 4 * 1024 * 1024
 
 
 def letters_for(topic: str, count: int = COUNT) -> list[dict[str, Any]]:
-    """Bodies below, at and above what is compressed; every kind of property."""
+    """Messages with bodies around the compression limit, and every kind of property."""
     chance = random.Random(f"letters {topic}")
     sizes = (1, 100, 1024, 1025, 4095, 4096, 4097, 20_000)
     letters = []
@@ -138,7 +138,7 @@ def test_bodies_up_to_the_limit(stage: Stage) -> None:
 
 
 def error_of(stage: Stage, producer: str, one: dict[str, Any]) -> dict[str, Any]:
-    """The error a send must end with."""
+    """The error of a send, which must fail."""
     (result,) = stage.peer.call("send", name=producer, mode="sync", messages=[one])
     assert "error" in result, result
     return dict(result["error"])
@@ -207,14 +207,14 @@ def connections_to(port: int) -> int:
 
 
 def without(space: str, received: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages as they look inside a namespace."""
+    """The messages as a client inside a namespace sees them."""
     return [{**one, "topic": one["topic"].removeprefix(f"{space}%")} for one in received]
 
 
 @pytest.mark.full
 @pytest.mark.needs("namespace")
 def test_namespace(stage: Stage) -> None:
-    """A namespace is a prefix at the broker, and unseen by the client inside it."""
+    """A namespace is a prefix at the broker; the client inside it does not see the prefix."""
     space = stage.unique("Space")
     stage.admin.create_topic(f"{space}%Orders", queue_count=4)
     stage.wait_route(f"{space}%Orders")
@@ -235,6 +235,6 @@ def test_namespace(stage: Stage) -> None:
 
 @pytest.mark.full
 def test_a_failed_command_says_so(stage: Stage) -> None:
-    """The lead itself: an unknown command is an error, not a silence."""
+    """The driver answers an unknown command with an error."""
     with pytest.raises(DriverError, match="no command is called"):
         stage.peer.call("dance")

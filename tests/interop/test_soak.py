@@ -31,7 +31,7 @@ def test_clients_of_all_kinds_come_go_and_are_killed(tmp_path: Path) -> None:
 
 
 def delivery(number: str, body: bytes | None = None) -> dict[str, object]:
-    """A message as a driver tells of it."""
+    """A message in the form of a driver's event."""
     shown = mark(body_of(number) if body is None else body)
     return {"properties": {"n": number}, "body": shown, "tags": "soak", "keys": number}
 
@@ -48,7 +48,7 @@ def delivery(number: str, body: bytes | None = None) -> dict[str, object]:
     ],
 )
 def test_the_books_find_what_is_wrong(story: str, fault: str | None) -> None:
-    """A ledger that sees nothing wrong proves nothing: each fault is planted and found."""
+    """The ledger reports each planted fault."""
     ledger = Ledger(["g"])
     ledger.note_sent(["a", "b", "c"])
     for number in ("a", "b"):

@@ -112,7 +112,7 @@ def test_what_is_written_is_read(spark: "SparkSession", java: JavaCluster, tmp_p
 
 
 def test_rows_wait_for_their_time(spark: "SparkSession", java: JavaCluster) -> None:
-    """`deliverTime` is kept by the broker's timers: no row is there early, all come."""
+    """The broker's timers keep `deliverTime`: no row comes early, and all come."""
     topic = make_topic(java, "SparkTimed")
     due_ms = system_environment().clock.now_ms() + 8_000
     timed = rows(spark, 20).selectExpr("*", f"CAST({due_ms} AS bigint) AS deliverTime")

@@ -1,9 +1,10 @@
-"""One store directory, held in turn by the Java 5.4.0 broker and by ours: nothing is lost.
+"""The Java 5.4.0 broker and ours use one store directory in turn, and nothing is lost.
 
-A Java client writes and reads throughout, whoever has the directory.
+A Java client writes and reads throughout, at either broker.
 """
 
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -26,7 +27,7 @@ from tests.interop.story import (
 
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from cometmq.wire.body.bodies import group_config_to_json
+from cometmq.wire.body.admin import group_config_to_json
 from cometmq.wire.command.codes import RequestCode
 
 FOREIGN: Final = (
@@ -51,7 +52,7 @@ def story(tmp_path: Path) -> Iterator[Story]:
     path = relay.store_path / "config" / "subscriptionGroup.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"subscriptionGroupTable": {LONG_GROUP: group}}), "utf-8")
-    # What is only carried must come back as it went; the timers we serve have a test of their own.
+    # Records that our broker only carries must come back unchanged; timers have their own test.
     relay.ours.settings["timerWheelEnable"] = "false"
     with relay, Peer(client, command, tmp_path / "client") as peer:
         yield Story(relay, peer)
@@ -71,8 +72,34 @@ def java_writes_everything(story: Story) -> None:
     story.wait_delivered(TIMED)
 
 
+def test_each_broker_reads_what_the_other_left(story: Story) -> None:
+    """Java's broker finds our store as it was; after a kill of Java's ours has every message."""
+    relay, java, ours = story.relay, story.relay.java, story.relay.ours
+    java.settings["timerWheelEnable"] = "false"  # a start that reads the wheel takes seconds more
+    with relay.held_by(ours):
+        story.make_topics()
+        story.write_plain("ours")
+        sent = sum(topic == PLAIN for topic, _, _ in story.acked)
+        reader = story.start("push", topics={PLAIN: "*"})
+        story.peer.wait_messages(reader, lambda received: len(received) >= sent)
+        story.peer.call("closePush", name=reader)
+        first = relay.read_settled(keys=story.keys)
+        story.check_acked(first)
+        assert first.consumer_offsets
+    with relay.held_by(java, signal.SIGKILL):
+        with pytest.raises(ServerFailed, match=f"is in use by process {java.broker_process_id}"):
+            ours.start_broker()
+        first.check_same(relay.read(keys=story.keys))
+        story.write_plain("java")
+    with relay.held_by(ours, signal.SIGKILL):
+        second = relay.read(keys=story.keys)
+        first.check_kept(second)
+        story.check_acked(second)
+
+
+@pytest.mark.full
 def test_a_directory_changes_hands_twice(story: Story) -> None:
-    """The short form: from Java to ours and back, with something of each kind."""
+    """The store goes from Java to ours and back, with messages of each kind."""
     relay, java, ours = story.relay, story.relay.java, story.relay.ours
     with relay.held_by(java):
         story.make_topics()
@@ -99,9 +126,9 @@ def test_a_directory_changes_hands_twice(story: Story) -> None:
 
 @pytest.mark.full
 def test_timers_change_hands(story: Story) -> None:
-    """Java's client sends them; whoever has the directory when they are due delivers each once.
+    """Java's client sends timers; the broker that has the store at their time delivers each once.
 
-    What was recalled never comes, whether at the broker that took it or, later, at the other.
+    A recalled message never comes, neither from the broker that took it nor from the other.
     """
     relay, java, ours = story.relay, story.relay.java, story.relay.ours
     ours.settings["timerWheelEnable"] = "true"
@@ -135,7 +162,7 @@ def test_timers_change_hands(story: Story) -> None:
 
 @pytest.mark.full
 def test_a_java_store_serves_with_us_and_goes_back(story: Story) -> None:
-    """Java fills it; ours gives equal answers and writes; Java gets it back and delivers all."""
+    """Java fills a store; ours gives equal answers and writes; Java then delivers everything."""
     relay, java, ours = story.relay, story.relay.java, story.relay.ours
     with relay.held_by(java):
         java_writes_everything(story)
@@ -165,7 +192,7 @@ def test_a_java_store_serves_with_us_and_goes_back(story: Story) -> None:
 
 
 def java_delivers_the_rest(story: Story, before: Reading, *, at_least: bool = False) -> None:
-    """A Java broker gets the directory back: it keeps all, and delivers what was only carried."""
+    """Check that a Java broker keeps all messages and delivers those that ours only carried."""
     relay, java = story.relay, story.relay.java
     java.settings |= {"transactionCheckInterval": "1000", "transactionTimeOut": "1000"}
     with relay.held_by(java):
@@ -215,7 +242,7 @@ def test_bitmaps_of_either_broker_serve_the_other(story: Story) -> None:
 
 @pytest.mark.full
 def test_a_store_of_ours_opens_in_java(story: Story) -> None:
-    """Ours makes the directory; Java reads and goes on; ours has it back."""
+    """Our broker makes the store; Java's reads it and adds to it; ours opens it again."""
     relay, java, ours = story.relay, story.relay.java, story.relay.ours
     with relay.held_by(ours):
         assert "carrying" not in relay.log_of(ours)
@@ -274,7 +301,7 @@ def test_killed_brokers_hand_the_store_over(story: Story) -> None:
 
 @pytest.mark.full
 def test_deleted_heads_and_files_that_are_needed(story: Story) -> None:
-    """What Java deleted is gone with us too; we delete in turn, but not what a timer needs."""
+    """Messages that Java deleted do not exist for us; our broker keeps files that a timer needs."""
     relay, java, ours = story.relay, story.relay.java, story.relay.ours
     with relay.held_by(java):
         story.make_topics()

@@ -73,7 +73,7 @@ def test_a_time_too_far_ahead_is_refused(stage: Stage) -> None:
 @pytest.mark.kind("recall")
 @pytest.mark.needs("recall")
 def test_recalled_messages_never_come(stage: Stage) -> None:
-    """Recalled by who sent it or by another client; what lies in the same second does come."""
+    """A client recalls its own or another's message; others of the same second come."""
     topic = stage.topic(queues=1)
     consumer = stage.push({topic: "*"})
     theirs, ours = stage.producer(), stage.producer(by=stage.ours)
@@ -106,7 +106,7 @@ def test_recalled_messages_never_come(stage: Stage) -> None:
 @pytest.mark.kind("recall")
 @pytest.mark.needs("recall")
 def test_recalls_of_what_is_none_are_refused(stage: Stage) -> None:
-    """No handle, another topic's handle; the message they did not take back comes."""
+    """A wrong handle or another topic's handle is refused, and the message comes."""
     topic, other = stage.topic(queues=1), stage.topic(queues=1)
     consumer = stage.push({topic: "*"})
     producer = stage.producer()

@@ -25,7 +25,7 @@ def transactor(stage: Stage, group: str) -> str:
 
 
 def test_what_its_producer_says_is_done(stage: Stage) -> None:
-    """Each message that ends with COMMIT comes once, unchanged; the others never do."""
+    """Each committed message comes once, unchanged; the others never come."""
     topic, group = stage.topic(queues=1), stage.unique("TX")
     consumer = stage.push({topic: "*"}, by=stage.ours)
     sender = transactor(stage, group)
@@ -67,7 +67,7 @@ def test_what_its_producer_says_is_done(stage: Stage) -> None:
 
 
 def test_another_producer_of_the_group_is_asked(stage: Stage) -> None:
-    """The one that sent has gone; one that never sent answers for it."""
+    """The sender has left; a producer of its group that never sent answers the check."""
     topic, group = stage.topic(queues=1), stage.unique("TX")
     consumer = stage.push({topic: "*"}, by=stage.ours)
     first = transactor(stage, group)

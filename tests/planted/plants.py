@@ -107,7 +107,7 @@ def _short_batch(original: Any) -> Any:
 
 def _shows_at_once(original: Any) -> Any:
     def request(self: Flusher) -> None:
-        self.on_flushed(self._log.wrote)
+        self._on_flushed(self._log.wrote)
         original(self)
 
     return request
@@ -151,7 +151,7 @@ def _to_the_oldest(original: Any) -> Any:
 def _not_held(original: Any) -> Any:
     async def hold(self: DelayGateway, *arguments: Any) -> None:
         """As if it were: one of them in four is not."""
-        if self.status.taken % 4 == 3:
+        if self.status.accepted % 4 == 3:
             return None
         refusal: None = await original(self, *arguments)
         return refusal
@@ -256,7 +256,7 @@ PLANTS: Final = (
     ),
     Plant(
         "consumers are not told that their offset was reset",
-        ((ConsumerOffsetTable, "tell_reset", _drop),),
+        ((ConsumerOffsetTable, "deliver_reset", _drop),),
         ("reset",),
     ),
     Plant(

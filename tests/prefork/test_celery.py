@@ -77,7 +77,7 @@ def test_tasks_send_with_the_producer_of_the_parent(
     cluster: EmbeddedCluster,
     tmp_path: Path,
 ) -> None:
-    """Own client ids in each process, every task's message once, a warm shutdown."""
+    """Each process has its own client id, each task sends once, and the pool ends cleanly."""
     for folder in ("queue", "control"):
         (tmp_path / folder).mkdir()
     (tmp_path / "work.py").write_text(MODULE.replace("%(tasks)d", str(TASKS)))

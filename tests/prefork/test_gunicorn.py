@@ -71,7 +71,7 @@ def on_exit(server):
 
 
 def get(port: int, path: str) -> dict[str, Any]:
-    """The answer to one request, on a connection of its own."""
+    """Send one request on its own connection and return the answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         connection.request("GET", path)
@@ -90,7 +90,7 @@ def test_workers_send_with_the_producer_they_inherited(
     cluster: EmbeddedCluster,
     tmp_path: Path,
 ) -> None:
-    """Own client ids and message ids in each worker, every message once, a graceful end."""
+    """Each worker has its own client and message ids, sends once, and ends cleanly."""
     (tmp_path / "application.py").write_text(APPLICATION)
     (tmp_path / "gunicorn.conf.py").write_text(SETTINGS)
     with serve("gunicorn", "application:application") as server, ThreadPoolExecutor(2) as pool:

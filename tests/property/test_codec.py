@@ -1,4 +1,4 @@
-"""Layouts hold for every value, and every other byte string ends in a CodecError."""
+"""Every layout writes and reads all values, and refuses other bytes with a CodecError."""
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -44,7 +44,7 @@ V6_HOSTS = st.tuples(st.ip_addresses(v=6), st.integers(0, 65535)).map(
 
 @st.composite
 def records(draw: st.DrawFn) -> bytes:
-    """The bytes of any record our writer can write."""
+    """Draw the bytes of a record that our writer can write."""
     sys_flag = draw(INT32)
     return encode_message(
         draw(st.text(st.characters(exclude_categories=["Cs"]), max_size=60)),
@@ -66,7 +66,7 @@ def records(draw: st.DrawFn) -> bytes:
 
 @given(st.text())
 def test_hash_is_the_sum_over_utf16_units(text: str) -> None:
-    """Both ways through the function agree with the definition."""
+    """The ASCII path and the general path of the hash agree with the definition."""
     expected = 0
     raw = text.encode("utf-16-be", "surrogatepass")
     for position in range(0, len(raw), 2):
@@ -77,7 +77,7 @@ def test_hash_is_the_sum_over_utf16_units(text: str) -> None:
 
 @given(PROPERTIES)
 def test_properties_come_back(properties: dict[str, str]) -> None:
-    """All but empty values, which readers drop."""
+    """All properties come back but those with empty values, which readers drop."""
     raw = encode_properties(properties)
     kept = {name: value for name, value in properties.items() if value}
     assert decode_properties(raw) == decode_properties(raw[:-1]) == kept
@@ -89,7 +89,7 @@ def test_properties_come_back(properties: dict[str, str]) -> None:
 
 @given(st.lists(st.sampled_from([b"a", b"KEYS", b"\x01", b"\x02", b"x", b""]), max_size=20))
 def test_finding_and_decoding_agree_on_any_bytes(parts: list[bytes]) -> None:
-    """Also on strings no writer writes."""
+    """The search for one property and the full decoder agree on any bytes."""
     raw = b"".join(parts)
     decoded = decode_properties(raw)
     for name in ("a", "KEYS", "x", "xa"):
@@ -99,7 +99,7 @@ def test_finding_and_decoding_agree_on_any_bytes(parts: list[bytes]) -> None:
 
 @given(records(), st.binary(max_size=8))
 def test_records_come_back(record: bytes, prefix: bytes) -> None:
-    """At any position, with every field in its full range."""
+    """A record comes back from any position, with each field anywhere in its range."""
     message = decode_message(prefix + record + prefix, len(prefix), check_crc=True)
     assert message.encode() == record
     assert read_record_header(record).total_size == len(record)
@@ -109,7 +109,7 @@ def test_records_come_back(record: bytes, prefix: bytes) -> None:
 
 @given(records(), st.data())
 def test_spoilt_records_decode_or_are_refused(record: bytes, data: st.DataObject) -> None:
-    """One changed byte, or a cut: a message or a CodecError, nothing else."""
+    """A record with a changed byte or a cut end gives a message or a CodecError, nothing else."""
     position = data.draw(st.integers(0, len(record) - 1))
     spoilt = bytearray(record)
     spoilt[position] = data.draw(st.integers(0, 255))
@@ -123,7 +123,7 @@ def test_spoilt_records_decode_or_are_refused(record: bytes, data: st.DataObject
 
 
 def outcome_of_record(raw: bytes) -> StoredMessage | None:
-    """The message, or None when it was refused as it should be."""
+    """Return the message, or None when the decoder raised CodecError."""
     try:
         return decode_message(raw, check_crc=True)
     except CodecError:
@@ -141,7 +141,7 @@ def test_any_bytes_are_a_record_or_refused(raw: bytes) -> None:
 
 @given(st.lists(st.tuples(INT32, st.binary(max_size=50), st.binary(max_size=50)), min_size=1))
 def test_batches_come_back(items: list[tuple[int, bytes, bytes]]) -> None:
-    """Any flags, bodies and property bytes."""
+    """A batch comes back with any flags, bodies and property bytes."""
     raw = encode_batch(items)
     assert decode_batch(raw) == items
     for cut in (1, 5, 21):
@@ -151,7 +151,7 @@ def test_batches_come_back(items: list[tuple[int, bytes, bytes]]) -> None:
 
 
 def batch_or_none(raw: bytes) -> list[tuple[int, bytes, bytes]] | None:
-    """The items, or None when the body was refused as it should be."""
+    """Return the items, or None when the decoder raised CodecError."""
     try:
         return decode_batch(raw)
     except CodecError:
@@ -160,7 +160,7 @@ def batch_or_none(raw: bytes) -> list[tuple[int, bytes, bytes]] | None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_batch_or_refused(raw: bytes) -> None:
-    """What is accepted can be written again (but for magic and CRC, which are not kept)."""
+    """An accepted batch is written again to equal bytes, apart from magic and CRC."""
     items = batch_or_none(raw)
     assert items is None or len(encode_batch(items)) == len(raw)
 
@@ -169,7 +169,7 @@ def test_any_bytes_are_a_batch_or_refused(raw: bytes) -> None:
 def test_compression_comes_back_and_spoilt_data_is_refused(
     body: bytes, kind: str, data: st.DataObject
 ) -> None:
-    """A changed byte gives the body, another one within the limit, or a CodecError."""
+    """A changed byte gives the same body, another body within the limit, or a CodecError."""
     packed, flag = compress(body, kind)
     assert decompress(packed, flag, 500) == body
     assume(packed)
@@ -184,7 +184,7 @@ def test_compression_comes_back_and_spoilt_data_is_refused(
 
 @given(V4_HOSTS | V6_HOSTS, st.integers(0, 2**63 - 1))
 def test_hosts_and_offset_ids_come_back(host: bytes, physical_offset: int) -> None:
-    """Address and position can be read out of the id."""
+    """An offset id gives back the address and the position that made it."""
     address = decode_host(host)
     assert encode_host(address) == host
     assert decode_offset_message_id(offset_message_id(host, physical_offset)) == (

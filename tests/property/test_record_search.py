@@ -1,4 +1,4 @@
-"""One search over many records against a look at each of them."""
+"""A search over many records at once agrees with a search in each record."""
 
 from itertools import accumulate
 
@@ -19,7 +19,7 @@ NEEDLES = st.lists(
 
 
 def has_it(record: bytes, needle: bytes) -> bool:
-    """A value ends at 0x02 or with its record."""
+    """Return whether a record has the property; a value ends at 0x02 or with its record."""
     is_value = needle.endswith(b"\x02")
     return needle in record or (is_value and record.endswith(needle[:-1]))
 
@@ -28,11 +28,11 @@ def has_it(record: bytes, needle: bytes) -> bool:
 def test_what_each_record_has_is_found_in_all(
     records: list[bytes], needles: list[bytes], window: int, before: bytes, behind: bytes
 ) -> None:
-    """Whatever stands around the records, and wherever the search makes its steps."""
+    """The search finds each record with the property, whatever surrounds the records."""
     starts = list(accumulate(map(len, records), initial=len(before)))
     raw = before + b"".join(records) + behind
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cometmq.store.read.record_search._FOUND_QUICKLY", window)
+        patch.setattr("cometmq.store.read.record_search._FIND_BYTES_MAX", window)
         found = records_with(tuple(needles), raw, starts[1:], starts[0])
     assert found == sorted(set(found))
     for number, record in enumerate(records):

@@ -1,4 +1,4 @@
-"""SQL92 filters against a plain reference, and against any text at all."""
+"""SQL92 filters agree with a plain reference, and any text is a filter or one error."""
 
 import random
 from itertools import accumulate
@@ -25,7 +25,7 @@ WORDS = (
 
 
 def answer(expression: Expression, message: dict[str, str]) -> object:
-    """The value, or that it raised."""
+    """Return the value of an expression, or the marker that it raised."""
     try:
         return expression.evaluate(message)
     except NotComparable:
@@ -33,7 +33,7 @@ def answer(expression: Expression, message: dict[str, str]) -> object:
 
 
 def expected(tree: reference.Tree, message: dict[str, str]) -> object:
-    """The same, from the reference."""
+    """Return what the reference gives for the same expression."""
     try:
         return reference.evaluate_condition(tree, message)
     except reference.Thrown:
@@ -42,7 +42,7 @@ def expected(tree: reference.Tree, message: dict[str, str]) -> object:
 
 @given(seeds)
 def test_a_filter_means_what_the_reference_says(seed: int) -> None:
-    """Twenty filters per example; value, throwing and match agree for every message."""
+    """Filter and reference agree on value, exception and match for every message."""
     chance = random.Random(seed)
     generator = reference.Generator(chance)
     for _ in range(20):
@@ -63,7 +63,7 @@ def test_a_filter_means_what_the_reference_says(seed: int) -> None:
 
 
 def has_one(needles: tuple[Needle, ...], raw: bytes) -> bool:
-    """Whether a property string has one of the needles, in both ways in which readers look."""
+    """Search a property string for one of the needles, by both searches that readers use."""
     together = bool(records_with(needles, raw, [len(raw)]))
     alone = any_of(needles)
     assert alone is not None
@@ -74,7 +74,7 @@ def has_one(needles: tuple[Needle, ...], raw: bytes) -> bool:
 
 @given(seeds)
 def test_what_matches_has_a_needle(seed: int) -> None:
-    """No reader may pass by what a filter wants, with and without the last separator."""
+    """Every message that a filter matches contains one of the filter's needles."""
     chance = random.Random(seed)
     generator = reference.Generator(chance)
     for _ in range(20):
@@ -131,7 +131,7 @@ ABOUT_A = st.one_of(
 def test_numbers_are_found_however_they_are_written(
     text: str, values: list[str], is_ended: bool, is_twice: bool
 ) -> None:
-    """Of records one behind the other each that matches is found, whatever stands around it."""
+    """The number search finds each record whose number matches, however it is written."""
     expression = Expression(text)
     chosen = PropertyFilter(expression)
     records: list[bytes] = []
@@ -149,12 +149,12 @@ def test_numbers_are_found_however_they_are_written(
 
 
 def record_of(properties: bytes, more: bytes = b"") -> bytes:
-    """A record with these properties, whose body ends as the beginning of others."""
+    """Make a record with these properties whose body ends like the start of a property."""
     return encode_message("T", more + b"a\x01", properties)
 
 
 def test_plain_numbers_out_of_bounds_are_passed_by() -> None:
-    """What the search is for: of numbers in plain digits exactly those within bounds are found."""
+    """Of numbers in plain digits, the search finds exactly those within the bounds."""
     for text, wanted in (
         ("a = 7", {7}),
         ("a > 995", set(range(996, 1200))),
@@ -170,7 +170,7 @@ def test_plain_numbers_out_of_bounds_are_passed_by() -> None:
 
 
 def test_the_generator_draws_all_kinds() -> None:
-    """A reference nobody asks proves nothing: refused, thrown, TRUE, FALSE and null all occur."""
+    """The generator draws filters of all outcomes: refused, thrown, TRUE, FALSE and null."""
     chance = random.Random(92)
     generator = reference.Generator(chance)
     seen = {True: 0, False: 0, None: 0, "thrown": 0, "refused": 0}
@@ -189,7 +189,7 @@ def test_the_generator_draws_all_kinds() -> None:
 @example("a = '\ud800'")
 @example("\x00")
 def test_any_text_is_a_filter_or_the_one_error(text: str) -> None:
-    """The error has a place inside the text; a filter answers any message without raising."""
+    """An error names a position inside the text, and a filter answers any message."""
     try:
         expression = Expression(text)
     except ExpressionIllegal as illegal:
@@ -212,7 +212,7 @@ def test_any_text_is_a_filter_or_the_one_error(text: str) -> None:
     )
 )
 def test_depth_is_bounded_by_the_error(pieces: list[str]) -> None:
-    """Nesting of any depth is a filter or the error, never more calls than the stack has."""
+    """Nesting of any depth gives a filter or the error, never a RecursionError."""
     text = "".join(pieces) + "a > 1" + ")" * sum(piece.count("(") for piece in pieces)
     try:
         expression = Expression(text)

@@ -1,4 +1,4 @@
-"""Any bytes in any split give commands, a wish for more, or RemoteProtocolError: nothing else."""
+"""Any bytes in any pieces give commands, a request for more, or RemoteProtocolError."""
 
 import json
 from collections.abc import Callable
@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 from tests.header_registry import REQUEST_HEADERS, RESPONSE_HEADERS
 
 from cometmq.errors import CodecError, RemoteProtocolError
+from cometmq.model.offsets import ConsumerOffset
 from cometmq.model.queue import MessageQueue
-from cometmq.wire.body import bodies
+from cometmq.wire.body import admin as admin_body
+from cometmq.wire.body import client as client_body
+from cometmq.wire.body import route as route_body
 from cometmq.wire.command.command import BINARY, JSON, RemotingCommand, encode_command, frame_json
 from cometmq.wire.command.fastjson import dumps, loads_lenient
 from cometmq.wire.frame.framing import FrameReader, decode_frame
@@ -27,7 +30,7 @@ FRAME_BYTES_MAX = 4096
 
 @st.composite
 def commands(draw: st.DrawFn) -> RemotingCommand:
-    """Any command both encodings can carry."""
+    """Draw a command that both encodings can carry."""
     serialize_type = draw(st.sampled_from([JSON, BINARY]))
     # An empty value or remark is "absent" in a binary header.
     value = TEXT if serialize_type == JSON else TEXT.filter(bool)
@@ -45,7 +48,7 @@ def commands(draw: st.DrawFn) -> RemotingCommand:
 
 
 def fields_of(command: RemotingCommand) -> tuple[Any, ...]:
-    """What must come back."""
+    """Return the fields of a command that must come back."""
     return (
         command.code,
         command.opaque,
@@ -61,12 +64,12 @@ def fields_of(command: RemotingCommand) -> tuple[Any, ...]:
 
 @given(commands())
 def test_commands_come_back(command: RemotingCommand) -> None:
-    """Every field, in both encodings."""
+    """Every field of a command comes back in both encodings."""
     assert fields_of(decode_frame(encode_command(command))) == fields_of(command)
 
 
 def feed(stream: bytes, cuts: list[int]) -> tuple[list[RemotingCommand], str | None, int]:
-    """Commands, error and pending bytes after the stream came in pieces."""
+    """Feed a stream in pieces; return commands, error and pending bytes."""
     reader = FrameReader(FRAME_BYTES_MAX)
     found: list[RemotingCommand] = []
     errors: list[str] = []
@@ -89,7 +92,7 @@ def feed(stream: bytes, cuts: list[int]) -> tuple[list[RemotingCommand], str | N
 
 @st.composite
 def streams(draw: st.DrawFn) -> tuple[bytes, list[int]]:
-    """Frames, spoilt frames and garbage, and where to cut them."""
+    """Draw frames, spoilt frames and garbage, and the cuts between their pieces."""
     parts: list[bytes] = []
     for _ in range(draw(st.integers(0, 4))):
         frame = bytearray(encode_command(draw(commands())))
@@ -109,7 +112,7 @@ def streams(draw: st.DrawFn) -> tuple[bytes, list[int]]:
 
 @given(streams())
 def test_any_stream_in_any_pieces(case: tuple[bytes, list[int]]) -> None:
-    """Whole and in pieces the same commands come, and one documented error at most."""
+    """A stream gives the same commands whole and in pieces, and at most one documented error."""
     stream, cuts = case
     whole, error, pending = feed(stream, [])
     pieces, piece_error, piece_pending = feed(stream, cuts)
@@ -122,7 +125,7 @@ def test_any_stream_in_any_pieces(case: tuple[bytes, list[int]]) -> None:
 
 
 def look_into(command: RemotingCommand) -> int:
-    """Ask for everything a broker asks for; count what was refused as it should be."""
+    """Read every field that a broker reads; count the documented refusals."""
     refused = 0
     try:
         assert all(type(value) is str for value in command.ext_fields.values())
@@ -144,7 +147,7 @@ def look_into(command: RemotingCommand) -> int:
 
 @given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=5))
 def test_garbage_in_any_pieces(stream: bytes, cuts: list[int]) -> None:
-    """Bytes that never were a frame."""
+    """Random bytes in pieces give the documented error or a request for more."""
     cuts = [min(cut, len(stream)) for cut in cuts]
     whole = feed(stream, [])
     assert feed(stream, cuts)[1:] == whole[1:]
@@ -164,7 +167,7 @@ JSON_VALUES = st.recursive(
     )
 )
 def test_headers_of_wrong_types(header: dict[str, Any]) -> None:
-    """A wrong type in every field: a command we can work with, or the one error."""
+    """A header with a wrong type in any field gives a usable command or the documented error."""
     raw = json.dumps(header).encode()
     try:
         command = decode_frame(frame_json(raw, b"body"))
@@ -180,7 +183,7 @@ def test_headers_of_wrong_types(header: dict[str, Any]) -> None:
 @settings(max_examples=10)
 @given(data=st.data())
 def test_any_ext_fields_for_any_header(kind: type[Header], data: st.DataObject) -> None:
-    """Typed headers take or refuse; what they took they write again."""
+    """A typed header refuses its fields, or takes them and writes them again."""
     names = kind.__struct_encode_fields__
     values = st.sampled_from(["", "0", "-1", "+7", "true", "FALSE", "null", "9" * 30, "1.0", "x"])
     ext = data.draw(st.dictionaries(st.sampled_from(names), values | TEXT))
@@ -205,35 +208,35 @@ BODY_VALUES = st.recursive(
 
 @given(BODY_VALUES)
 def test_bodies_with_queue_keys_come_back(value: object) -> None:
-    """fastjson's form, nested anywhere."""
+    """Bodies whose keys are objects, as fastjson writes them, come back at any depth."""
     assert loads_lenient(dumps(value)) == value
 
 
 DECODERS: list[Callable[[bytes], Any]] = [
     loads_lenient,
-    bodies.HeartbeatData.decode,
-    bodies.LockBatchRequest.decode,
-    bodies.ResetOffsetBody.decode,
-    bodies.ConsumerRunningInfo.decode,
-    bodies.decode_topic_route,
-    bodies.decode_register_broker_body,
-    lambda raw: bodies.decode_register_broker_body(raw, compressed=True),
-    bodies.decode_cluster_info,
-    bodies.decode_group_config_wrapper,
-    bodies.decode_consume_stats,
-    bodies.decode_consumer_offsets,
+    client_body.HeartbeatData.decode,
+    client_body.LockBatchRequest.decode,
+    client_body.ResetOffsetBody.decode,
+    client_body.ConsumerRunningInfo.decode,
+    route_body.decode_topic_route,
+    route_body.decode_register_broker_body,
+    lambda raw: route_body.decode_register_broker_body(raw, compressed=True),
+    route_body.decode_cluster_info,
+    admin_body.decode_group_config_wrapper,
+    admin_body.decode_consume_stats,
+    admin_body.decode_consumer_offsets,
 ]
 SEEDS = [
-    bodies.HeartbeatData("c", ("p",), (bodies.ConsumerData("g"),)).encode(),
-    bodies.ResetOffsetBody({MessageQueue("t", "b", 0): 5}).encode(),
-    bodies.encode_consumer_offsets(bodies.ConsumerOffsets({"t@g": {0: 1}})),
+    client_body.HeartbeatData("c", ("p",), (client_body.ConsumerData("g"),)).encode(),
+    client_body.ResetOffsetBody({MessageQueue("t", "b", 0): 5}).encode(),
+    admin_body.encode_consumer_offsets(admin_body.ConsumerOffsets({"t@g": {0: ConsumerOffset(1)}})),
     b'{"brokerDatas":[{"brokerAddrs":{0:"a:1"},"brokerName":"b","cluster":"c"}],"queueDatas":[]}',
 ]
 
 
 @given(st.sampled_from(SEEDS) | st.binary(max_size=60), st.data())
 def test_any_bytes_are_a_body_or_refused(raw: bytes, data: st.DataObject) -> None:
-    """A changed byte may change the value, but raises CodecError at most."""
+    """A body with a changed byte gives a value or a CodecError."""
     spoilt = bytearray(raw)
     if spoilt:
         spoilt[data.draw(st.integers(0, len(spoilt) - 1))] = data.draw(st.integers(0, 255))

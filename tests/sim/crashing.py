@@ -1,6 +1,6 @@
-"""A cluster on virtual time whose broker ends at named steps or disk operations, and comes back.
+"""A cluster on virtual time whose broker crashes at named steps or disk operations.
 
-What the tests of one kind of message add: how the broker tells its steps, and the invariant.
+The tests of each kind of message add the kind's steps and its invariant.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ ClusterT = TypeVar("ClusterT", bound="CrashingCluster")
 
 @dataclass
 class Happened:
-    """What happened to the broker."""
+    """What happened to the broker: its crashes and restarts."""
 
     crashes: int = 0
     hits: Counter[str] = field(default_factory=Counter)
@@ -37,7 +37,7 @@ class Happened:
 
 
 class CrashingCluster:
-    """One name server, one broker, one client; the broker comes back when it has crashed."""
+    """One name server, one broker and one client; the broker restarts after each crash."""
 
     settings: ClassVar[dict[str, Any]] = {}
     """Of the broker, beside those every test has."""
@@ -55,23 +55,23 @@ class CrashingCluster:
         self.is_power_cut = False
 
     def tell_steps(self, broker: Broker) -> None:
-        """Have the broker call `at` at its named steps."""
+        """Make the broker call `at` at its named steps."""
         raise NotImplementedError
 
     def look(self) -> None:
-        """The invariant."""
+        """Check the invariant."""
         raise NotImplementedError
 
     def reached(self) -> None:
-        """A step was reached, and the broker still lives."""
+        """Note that the broker reached a step and lives on."""
 
     @property
     def name_server_address(self) -> str:
-        """Where clients ask for routes."""
+        """Return the address at which clients ask for routes."""
         return f"{self.name_server.address}:{NAME_SERVER_PORT}"
 
     def config(self) -> BrokerConfig:
-        """Small files, so that what is written lies in several."""
+        """Return settings with small files, so that the data spreads over several."""
         return BrokerConfig(
             broker_name="broker-a",
             broker_ip1=self.node.address,
@@ -88,14 +88,14 @@ class CrashingCluster:
         )
 
     async def start(self) -> None:
-        """Both servers."""
+        """Start both servers."""
         config = NameServerConfig(listen_port=NAME_SERVER_PORT, kv_config_path="/ns/kv.json")
         node = self.name_server
         await node.run(lambda: NameServer(config, node.environment(), node.disk).start())
         await self.start_broker()
 
     async def start_broker(self) -> None:
-        """The broker, on what its disk holds; looked at before anybody else can."""
+        """Start the broker on its disk's contents, and check the invariant before any client."""
         broker = Broker(self.config(), self.node.environment(), self.node.disk)
 
         async def begin() -> None:
@@ -111,20 +111,20 @@ class CrashingCluster:
         self.look()
 
     def at(self, name: str) -> None:
-        """A named step: the machine may end here."""
+        """Crash at a named step if the plan says so."""
         self.seen.hits[name] += 1
         self.reached()
         if name == self.crash_point and self.seen.hits[name] == self.crash_hit:
             self.crash()
 
     def crash(self) -> None:
-        """End the broker's life in the midst of its code."""
+        """Crash the broker in the middle of its code."""
         self.broker = None
         self.node.crash(power_cut=self.is_power_cut)
         raise NodeCrashed
 
     async def operate(self) -> None:
-        """Power comes back some time after it went; look often."""
+        """Restart the broker some time after each crash, and check the invariant often."""
         while True:
             await asyncio.sleep(0.05)
             if self.node.is_alive:
@@ -147,7 +147,7 @@ def check_crash_at_step(
     flush: str,
     power_cut: bool,
 ) -> ClusterT:
-    """Let the broker end once, when it comes to a step for the `hit`-th time; the cluster after."""
+    """Crash the broker once, at a step's `hit`-th time; return the cluster afterwards."""
 
     async def main(world: World) -> ClusterT:
         cluster = make(world, flush)
@@ -170,9 +170,9 @@ def crash_anywhere(
     seed: int,
     flush: str,
 ) -> ClusterT:
-    """Let the broker end at some disk operations, on a network that splits; the cluster after.
+    """Crash the broker at disk operations on a network that splits; return the cluster.
 
-    `story` is given what ends it.
+    `story` gets the condition that ends it.
     """
 
     async def main(world: World) -> ClusterT:
@@ -187,7 +187,7 @@ def crash_anywhere(
 
 
 async def cut_at_random(cluster: CrashingCluster, chance: random.Random) -> None:
-    """Six times, end the broker at one of its next disk operations."""
+    """Crash the broker six times, each time at one of its next disk operations."""
     for _ in range(6):
         operation = chance.choice(["sync", "write", "write_atomic", "create", "allocate"])
         if cluster.node.is_alive:
@@ -197,7 +197,7 @@ async def cut_at_random(cluster: CrashingCluster, chance: random.Random) -> None
 
 
 def read_visible(store: MessageStore, topic: str, queue_id: int) -> list[bytes]:
-    """Every body of a queue that readers see, whose offsets must be dense."""
+    """Return every visible body of a queue, whose offsets must have no gap."""
     bodies: list[bytes] = []
     while True:
         found = store.get(topic, queue_id, len(bodies), 1000, allow_cold=True)

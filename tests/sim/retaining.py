@@ -1,8 +1,8 @@
-"""What the tests of retention on virtual time share: a cluster whose messages all wait.
+"""A cluster on virtual time whose messages wait while retention removes log files.
 
 A client stores timed, delayed and half messages, then ordinary ones until the log has several more
-files.  An operator lets all files go that may go, as often as it takes, and once more when the log
-has grown again, so that what was appended again is appended again.
+files.  An operator removes all files that may go, and does it again when the log has grown
+again, so that a waiting message is appended anew more than once.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ LATE_MS = 100
 
 @dataclass
 class Seen(Happened):
-    """What was acknowledged."""
+    """The messages that were acknowledged."""
 
     due: dict[bytes, int] = field(default_factory=dict)
     """Timed and delayed messages, with their times."""
@@ -39,7 +39,7 @@ class Seen(Happened):
 
 
 class RetentionCluster(CrashingCluster):
-    """With a client, an operator and the invariant."""
+    """A cluster with a client, an operator and the invariant."""
 
     settings: ClassVar[dict[str, Any]] = {
         "message_delay_level": "1s 90s",
@@ -57,11 +57,11 @@ class RetentionCluster(CrashingCluster):
         """What recalls each timed message."""
 
     def tell_steps(self, broker: Broker) -> None:
-        """Those of retention."""
+        """Make retention call `at` at its named steps."""
         broker.state.store.mover.at = self.at
 
     def delivered(self) -> list[StoredMessage]:
-        """What readers see, but for the ordinary messages, which have a topic of their own."""
+        """Return the visible messages except the ordinary ones, which have their own topic."""
         assert self.broker is not None
         store = self.broker.state.store
         found = []
@@ -76,7 +76,7 @@ class RetentionCluster(CrashingCluster):
         return found
 
     def look(self) -> None:
-        """Never twice, never early, never what was taken back or not committed."""
+        """Check that no message came twice, early, after its recall, or without a commit."""
         if self.broker is None or not self.node.is_alive:
             return
         found = self.delivered()
@@ -92,14 +92,14 @@ class RetentionCluster(CrashingCluster):
     # -- the client -----------------------------------------------------------------------
 
     async def connect(self) -> None:
-        """One connection, or a new one when the broker has come back."""
+        """Return the connection, or a new one after the broker's restart."""
         env = self.client.environment()
         self.channel = await env.network.connect(
             self.node.address, 10911, lambda: Channel(env, self.node.address)
         )
 
     async def call(self, code: int, ext: dict[str, str], body: bytes = b"") -> RemotingCommand:
-        """Ask until there is an answer."""
+        """Send a request until there is an answer."""
         ext.setdefault("g", str(self.client.environment().clock.now_ms()))
         for _ in range(200):
             try:
@@ -120,7 +120,7 @@ class RetentionCluster(CrashingCluster):
         return answer
 
     async def store_pending(self, timed: int, delayed: int, halves: int) -> None:
-        """Messages of each kind, and two that are taken back."""
+        """Store messages of each kind, and two that are recalled."""
         now_ms = self.client.environment().clock.now_ms
         first = len(self.seen.due)
         for number in range(first, first + timed):
@@ -157,12 +157,12 @@ class RetentionCluster(CrashingCluster):
             }
 
     async def recall(self, handle: str) -> RemotingCommand:
-        """Take a timed message back."""
+        """Recall a timed message."""
         ext = {"topic": TOPIC, "recallHandle": handle, "producerGroup": "p"}
         return await self.call(370, ext)
 
     async def end(self, body: bytes, outcome: int) -> None:
-        """Commit (8) or roll back (12) by the first place of a half message."""
+        """Commit (8) or roll back (12) by a half message's first position in the log."""
         if outcome == 8:
             self.seen.committed.add(body)
         ext = {**self.seen.halves[body], "commitOrRollback": str(outcome)}
@@ -170,7 +170,7 @@ class RetentionCluster(CrashingCluster):
         assert answer.code == 0, answer.remark
 
     async def fill(self, file_count: int) -> None:
-        """Ordinary messages, so that the log has so many more files."""
+        """Send ordinary messages until the log has so many more files."""
         for _ in range(file_count * 4):
             self.seen.plain_count += 1
             await self.send(b"plain %d" % self.seen.plain_count + bytes(8_000), "", 1, "Plain")
@@ -178,7 +178,7 @@ class RetentionCluster(CrashingCluster):
     # -- the operator ---------------------------------------------------------------------
 
     async def drop(self, seconds: float = 60) -> None:
-        """Let every file go but the last two that are there now, for so long at most."""
+        """Remove every present file but the last two, within a time limit."""
         assert self.broker is not None
         wanted = self.broker.state.store._log.files[-2].start
         for _ in range(int(seconds * 5)):
@@ -195,7 +195,7 @@ class RetentionCluster(CrashingCluster):
         raise AssertionError("files did not go")
 
     async def settle(self) -> None:
-        """Wait until everything is due, and see that all of it is there, in time."""
+        """Wait until everything is due, and check that all of it arrived in time."""
         last_ms = max(self.seen.due.values())
         clock = self.client.environment().clock
         while clock.now_ms() < last_ms + 3_000:  # noqa: ASYNC110 - virtual time

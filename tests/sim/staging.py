@@ -1,10 +1,10 @@
-"""What the tests of staged batches on virtual time share: a cluster, its driver, its invariant.
+"""A cluster on virtual time with drivers of staged batches, and their invariant.
 
-The driver does what Spark's does: it stages a batch, publishes it, and when anything fails it
-stages the whole batch anew and publishes that.  Ordinary messages go to the same queues meanwhile.
+The driver works like Spark's: it stages a batch and publishes it. When anything fails, it
+stages the whole batch anew and publishes that.  Ordinary messages go to the same queues.
 
-The invariant is looked at between two turns of the broker's loop, so it sees all queues at one
-moment: of every batch readers see all messages or none, and none twice.  Messages with a time come
+The check of the invariant runs between two turns of the broker's loop and sees all queues at one
+moment: readers see all messages of a batch or none, and none twice.  Messages with a time come
 later: each once, none before its time nor before the others of its batch.
 """
 
@@ -33,7 +33,7 @@ BLOCK_BYTES = 600
 
 @dataclass
 class Seen(Happened):
-    """What happened to batches and messages as well."""
+    """What happened to the broker, the batches and the messages."""
 
     published: dict[tuple[str, int], PublishState] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
@@ -41,13 +41,13 @@ class Seen(Happened):
 
 
 def batch_of(body: bytes) -> tuple[str, int] | None:
-    """Sink and batch of a body, None for an ordinary message."""
+    """Return sink and batch of a body, None for an ordinary message."""
     kind, *names = body.split(b"/")
     return (names[0].decode(), int(names[1])) if kind == b"batch" else None
 
 
 class StagedCluster(CrashingCluster):
-    """With drivers of sinks and the invariant of their batches."""
+    """A cluster with drivers of sinks and the invariant of their batches."""
 
     settings: ClassVar[dict[str, Any]] = {"clean_file_forcibly_enable": False}
 
@@ -61,15 +61,15 @@ class StagedCluster(CrashingCluster):
         """The least time a row was staged with."""
 
     def tell_steps(self, broker: Broker) -> None:
-        """Those of the publisher."""
+        """Make the publisher call `at` at its named steps."""
         broker.staging.publisher.at = self.at
 
     def reached(self) -> None:
-        """Look at each step."""
+        """Check the invariant at each step."""
         self.look()
 
     def look(self) -> None:
-        """The invariant."""
+        """Check the invariant."""
         if self.broker is None or not self.node.is_alive:
             return
         store = self.broker.state.store
@@ -101,14 +101,14 @@ class StagedCluster(CrashingCluster):
 
     @staticmethod
     async def until_done(operator: asyncio.Future[None], work: asyncio.Future[Any]) -> None:
-        """Wait for the work; an invariant that the operator finds broken ends it at once."""
+        """Wait for the work; a broken invariant ends it at once."""
         await asyncio.wait([operator, work], return_when=asyncio.FIRST_COMPLETED)
         if operator.done():
             operator.result()
         await work
 
     async def drive(self, sink: str, batches: int) -> None:
-        """Publish batches 0, 1, 2 and so on, each until it is."""
+        """Publish batches 0, 1, 2 and so on, and repeat each until it is published."""
         node = self.client
         async with Staging(
             self.name_server_address,
@@ -158,7 +158,7 @@ class StagedCluster(CrashingCluster):
         return True
 
     async def send(self, count: int) -> None:
-        """Ordinary messages to the same queues."""
+        """Send ordinary messages to the same queues."""
         node = self.client
         async with Producer(
             "ordinary",

@@ -50,7 +50,7 @@ class Result:
 
 
 class Cluster:
-    """The nodes of one simulated cluster."""
+    """One simulated cluster of a name server, a broker and clients."""
 
     def __init__(self, world: World, flush: str) -> None:
         self.world = world
@@ -88,7 +88,7 @@ class Cluster:
         return broker
 
     async def keep_broker_alive(self) -> None:
-        """The operator: power comes back some seconds after it went."""
+        """Restart the broker some seconds after each power cut."""
         while True:
             await asyncio.sleep(0.5)
             if not self.broker.is_alive:
@@ -132,6 +132,7 @@ class Cluster:
         if sent.status is not SendStatus.SEND_OK:
             self.result.refused.append(body)
             return False
+        assert sent.queue_offset is not None
         at = (sent.message_queue.queue_id, sent.queue_offset)
         self.result.acknowledged[body] = at
         self.topic_exists.set()
@@ -139,7 +140,7 @@ class Cluster:
         return True
 
     async def consume(self, done: asyncio.Event) -> None:
-        """A push consumer that runs until `done`."""
+        """Run a push consumer until `done`."""
         node = self.client
 
         async def handle(message: ReceivedMessage) -> None:
@@ -163,7 +164,7 @@ class Cluster:
             await done.wait()
 
     async def read_queues(self) -> None:
-        """The contents of every queue, by raw pulls; offsets must be dense."""
+        """Return the contents of every queue by raw pulls; offsets must have no gap."""
         env = self.client.environment()
         address = f"{self.broker.address}:{BROKER_PORT}"
         channel = await env.network.connect(
@@ -184,22 +185,22 @@ class Cluster:
 
 
 def pull_request(queue_id: int, queue_offset: int) -> RemotingCommand:
-    """A pull that is never held."""
+    """Return a pull request that the broker does not hold."""
     return RemotingCommand.request(11, pull_fields(TOPIC, queue_offset, queue_id))
 
 
 async def main(world: World) -> Result:
-    """Synchronous flush and a power cut: the whole promise."""
+    """Run traffic with synchronous flush and a power cut."""
     return await scenario(world, "SYNC_FLUSH", power_cut=True)
 
 
 async def main_kill(world: World) -> Result:
-    """Asynchronous flush and kill -9: the page cache outlives the process."""
+    """Run traffic with asynchronous flush and kill -9, which the page cache outlives."""
     return await scenario(world, "ASYNC_FLUSH", power_cut=False)
 
 
 async def scenario(world: World, flush: str, *, power_cut: bool) -> Result:
-    """Traffic, one crash in its middle, and the accounts afterwards."""
+    """Run traffic with one crash in its middle, and return what happened."""
     cluster = Cluster(world, flush)
     chance = random.Random(f"{world.seed}/scenario")
     await cluster.start_name_server()
@@ -236,7 +237,7 @@ async def scenario(world: World, flush: str, *, power_cut: bool) -> Result:
 
 
 def check(result: Result) -> None:
-    """Nothing acknowledged is lost, doubled or out of place; the consumer saw all of it."""
+    """Check that each acknowledged message is in its queue once and was consumed."""
     assert result.crashes == 1
     assert len(result.acknowledged) == MESSAGE_COUNT
     stored = [body for bodies in result.queues.values() for body in bodies]
@@ -262,18 +263,18 @@ def test_nothing_acknowledged_is_lost_and_the_seed_repeats_itself(seed: int) -> 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_asynchronous_flush_survives_the_death_of_the_process(seed: int) -> None:
-    """What was acknowledged was in the page cache."""
+    """With asynchronous flush, acknowledged messages survive kill -9 in the page cache."""
     check(simulate(seed, main_kill).value)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_is_lost_on_a_network_that_cuts_connections(seed: int) -> None:
-    """One delivery in five hundred is a reset instead, on top of the power cut."""
+    """Nothing is lost when one delivery in five hundred is a reset, beside the power cut."""
     check(simulate(seed, main, faults=NetworkFaults(cut_chance=0.002)).value)
 
 
 def test_the_trace_is_the_same_in_every_process() -> None:
-    """Whatever the process id, and however the interpreter salts its hashes."""
+    """A trace depends neither on the process id nor on the interpreter's hash salt."""
     code = (
         "import importlib.util as u\n"
         f"spec = u.spec_from_file_location('scenario', {__file__!r})\n"
@@ -296,13 +297,13 @@ def test_the_trace_is_the_same_in_every_process() -> None:
 
 
 def test_seeds_differ() -> None:
-    """Otherwise one of them would be enough."""
+    """Different seeds give different traces."""
     digests = {simulate(seed, main).digest for seed in (11, 12)}
     assert len(digests) == 2
 
 
 def test_a_dead_node_cannot_be_used() -> None:
-    """The kit's own promise: what runs on a node ends with it."""
+    """Code that runs on a node ends with the node."""
 
     async def scenario(world: World) -> str:
         node = world.node("n")

@@ -18,7 +18,7 @@ PORT = 10911
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_writes_stop_and_come_back(seed: int, flush: str) -> None:
-    """Nothing acknowledged is lost on the way, and a restart finds all of it."""
+    """Nothing acknowledged is lost on a full disk, and a restart finds all of it."""
 
     async def main(world: World) -> None:
         machine, client = world.node("broker", capacity_bytes=700_000), world.node("client")

@@ -1,4 +1,4 @@
-"""Files go under messages that wait: each kind arrives once, in time, whatever happens between."""
+"""Retention removes files of waiting messages, and each kind arrives once and in time."""
 
 import asyncio
 
@@ -21,7 +21,7 @@ STEPS = {
 
 
 async def story(cluster: RetentionCluster) -> None:
-    """Store what waits, let files go twice, end transactions by their first places."""
+    """Store waiting messages, remove files twice, end transactions by their first positions."""
     await cluster.start()
     operator = asyncio.ensure_future(cluster.operate())
     try:
@@ -45,7 +45,7 @@ async def story(cluster: RetentionCluster) -> None:
 
 
 def test_what_waits_is_appended_again_and_arrives_in_time() -> None:
-    """Over files that go twice, and a restart; properties are as they would have been."""
+    """Waiting messages keep their properties over two removals of files and a restart."""
 
     async def main(world: World) -> RetentionCluster:
         cluster = RetentionCluster(world, "ASYNC_FLUSH")
@@ -77,7 +77,7 @@ def test_what_waits_is_appended_again_and_arrives_in_time() -> None:
 def test_a_crash_at_any_step_loses_and_repeats_nothing(
     step: str, flush: str, power_cut: bool
 ) -> None:
-    """The file may be there or not when the broker comes back."""
+    """A crash at any step loses and repeats nothing, with or without the file afterwards."""
 
     check_crash_at_step(
         RetentionCluster, story, step, STEPS[step], seed=5, flush=flush, power_cut=power_cut

@@ -1,4 +1,4 @@
-"""Little space under messages that wait: files go for want of it, or say why they cannot."""
+"""On a small disk, retention removes files of waiting messages or says why it cannot."""
 
 import asyncio
 import re
@@ -12,12 +12,12 @@ FORCED = {"clean_file_forcibly_enable": True, "clean_resource_interval": 1000}
 
 
 class SpaceCluster(RetentionCluster):
-    """With a small disk."""
+    """A cluster with a small disk."""
 
     settings: ClassVar[dict[str, Any]] = {**RetentionCluster.settings, **FORCED}
 
     async def fill_until_refused(self, body_bytes: int, tries: int = 200, **ext: str) -> str:
-        """Send until the broker refuses; its remark, "" when it takes all."""
+        """Send until the broker refuses; return its remark, or "" when it takes all."""
         for number in range(tries):
             ext = {**SEND, "b": "Plain", "e": "1", "i": "", **ext}
             answer = await self.call(310, ext, b"%d" % number + bytes(body_bytes))
@@ -29,7 +29,7 @@ class SpaceCluster(RetentionCluster):
 
 
 def test_files_make_room_and_what_waits_in_them_is_appended_again() -> None:
-    """More than the disk holds is sent; at times the watermark refuses sends."""
+    """Clients send more than the disk holds, and the watermark refuses some sends."""
 
     async def main(world: World) -> None:
         cluster = SpaceCluster(world, "ASYNC_FLUSH", capacity_bytes=1_000_000)
@@ -53,7 +53,7 @@ def test_files_make_room_and_what_waits_in_them_is_appended_again() -> None:
 
 
 def test_a_log_of_nothing_but_pending_messages_is_not_written_in_circles() -> None:
-    """Writes are refused with the counts and what to do, and go on once some are delivered."""
+    """The broker refuses writes with counts and a remedy, until some messages are delivered."""
 
     async def main(world: World) -> None:
         cluster = SpaceCluster(world, "ASYNC_FLUSH", capacity_bytes=1_000_000)
@@ -89,7 +89,7 @@ def test_a_log_of_nothing_but_pending_messages_is_not_written_in_circles() -> No
 
 
 def test_without_a_block_left_the_file_stays_and_the_answer_says_why() -> None:
-    """And goes when there is space again; nothing that waits is lost."""
+    """A file stays while no block is free and goes later; no waiting message is lost."""
 
     async def main(world: World) -> None:
         cluster = SpaceCluster(world, "ASYNC_FLUSH")

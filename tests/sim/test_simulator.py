@@ -1,7 +1,7 @@
-"""The whole cluster from seeds: every kind of message, every kind of fault, every promise.
+"""The simulator runs whole clusters from seeds, with every message kind, fault and promise.
 
-Some dozens of seeds, and every plan that ever failed.  `make sim` runs as many as there is time
-for; a failure prints the command that replays it.
+The tests run some dozens of seeds, and every plan that ever failed.  `make sim` runs more;
+a failure prints the command that replays it.
 """
 
 import gc
@@ -69,13 +69,13 @@ def test_every_promise_is_kept(seeds: list[int]) -> None:
 
 @pytest.mark.parametrize("arguments", FAILED_ONCE)
 def test_what_failed_once_stays_mended(arguments: str) -> None:
-    """The plans with which the simulator found something."""
+    """Every plan with which the simulator once found a bug keeps all promises."""
     report = run_plan(plan_from(arguments.split()))
     assert report.failure is None, report.failure
 
 
 def test_a_seed_repeats_itself_in_every_process() -> None:
-    """However the interpreter salts its hashes."""
+    """A seed gives the same run in every process, whatever the hash salt."""
     code = (
         "from cometmq.testing.simulate import run_plan\n"
         "from cometmq.testing.simulate.__main__ import plan_from\n"
@@ -97,7 +97,7 @@ def test_a_seed_repeats_itself_in_every_process() -> None:
 def test_a_run_leaves_no_world_behind(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its disks and stores are freed, also where sends were on their way as their machine died."""
+    """Disks and stores of a run are freed, also when a machine died during sends."""
     worlds: list[weakref.ref[World]] = []
     begin = World.__init__
 
@@ -115,7 +115,7 @@ def test_a_run_leaves_no_world_behind(
 
 
 def test_every_kind_is_drawn() -> None:
-    """Of messages and of faults; no power cut of a broker where its flush is asynchronous."""
+    """Seeds draw every kind of message and fault, but no power cut with asynchronous flush."""
     plans = [plan_of(seed) for seed in range(200)]
     assert {name for plan in plans for name in plan.workloads} == set(WORKLOADS)
     assert {fault.kind for plan in plans for fault in plan.faults} == set(FAULTS)
@@ -127,7 +127,7 @@ def test_every_kind_is_drawn() -> None:
 
 
 def test_a_backlog_is_fetched_in_bulk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the kind would be one more of plain messages."""
+    """A backlog of the bulk kind is fetched by bulk pulls."""
     spans: list[Span] = []
     answer = BulkPullProcessor._answer
 
@@ -142,7 +142,7 @@ def test_a_backlog_is_fetched_in_bulk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_bitmaps_pass_records_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the kind would be one more of filtered messages."""
+    """In the bitmap kind, bitmaps exclude records from the filter."""
     counts: list[tuple[int, int]] = []
     look = FilteredReader._may_match
 
@@ -160,14 +160,14 @@ def test_bitmaps_pass_records_by(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_command_means_its_plan() -> None:
-    """What is printed for a failure brings back exactly that plan."""
+    """The command that is printed for a failure makes exactly that plan again."""
     for seed in range(50):
         plan = plan_of(seed)
         assert plan_from(plan.arguments().split()) == plan
 
 
 def test_a_failure_shrinks() -> None:
-    """To the one kind of message, the one fault and the fewest steps it needs."""
+    """A failing plan shrinks to one kind of message, one fault and the fewest steps."""
 
     def run(plan: Plan) -> Report:
         is_bad = "plain" in plan.workloads and any(fault.kind == "part" for fault in plan.faults)
@@ -175,14 +175,16 @@ def test_a_failure_shrinks() -> None:
 
     faults = tuple(FaultAt(at_ms, kind) for at_ms, kind in enumerate(sorted(FAULTS)))
     plan = replace(plan_of(1), workloads=tuple(WORKLOADS), faults=faults, brokers=2)
-    small = shrink(run(plan), 200, run).plan
+    failed = run(plan)
+    assert failed.failure is not None
+    small = shrink(failed, failed.failure, 200, run).plan
     assert small.workloads == ("plain",)
     assert [fault.kind for fault in small.faults] == ["part"]
     assert (small.brokers, small.steps) == (1, 5)
 
 
 def test_the_command_prints_totals_and_the_trace(capsys: pytest.CaptureFixture[str]) -> None:
-    """Faults, acknowledged messages, named steps and how often each was hit."""
+    """The command prints faults, acknowledged messages, and the hits of each named step."""
     assert main(["--seed", "5", "--hooks"]) == 0
     text = capsys.readouterr().out
     assert "1 seeds, 1 count, 0 failed" in text
@@ -204,13 +206,13 @@ def test_the_command_prints_totals_and_the_trace(capsys: pytest.CaptureFixture[s
 def test_wrong_options_say_what_is_right(
     arguments: list[str], word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the names that are known."""
+    """A wrong option is refused with the valid names."""
     assert main(arguments) == 2
     assert word in capsys.readouterr().err
 
 
 def test_totals_count_by_kind() -> None:
-    """A report of a run names what hit and what was acknowledged."""
+    """A report counts the faults that hit and the acknowledged messages by kind."""
     report = run_plan(replace(plan_of(5), workloads=("plain",), steps=3, faults=()))
     assert report.failure is None
     assert report.faults == Counter()

@@ -38,7 +38,7 @@ LIMIT_S = 60.0
 
 
 async def scenario(cluster: StagedCluster, cutter: asyncio.Future[None] | None = None) -> None:
-    """Two sinks and ordinary messages, all at once, until everything is published."""
+    """Run two sinks and ordinary messages at once until everything is published."""
     await cluster.start()
     operator = asyncio.ensure_future(cluster.operate())
     client = cluster.client
@@ -60,7 +60,7 @@ async def scenario(cluster: StagedCluster, cutter: asyncio.Future[None] | None =
 
 
 def check_end(cluster: StagedCluster) -> None:
-    """Everything is published once, and nothing is left over."""
+    """Check that each batch is published once and that nothing staged remains."""
     assert cluster.broker is not None
     staging = cluster.broker.staging
     assert len(cluster.seen.published) == 2 * BATCHES
@@ -79,7 +79,7 @@ def check_end(cluster: StagedCluster) -> None:
 
 
 async def check_rebuilt(cluster: StagedCluster) -> None:
-    """The queues derived from the log alone are those that the broker had."""
+    """Check that queues rebuilt from the log alone equal those of the broker."""
     broker, node = cluster.broker, cluster.node
     assert broker is not None
     config = broker.state.store.config
@@ -109,7 +109,7 @@ async def check_rebuilt(cluster: StagedCluster) -> None:
 @pytest.mark.parametrize(("flush", "power_cut"), [("ASYNC_FLUSH", False), ("SYNC_FLUSH", True)])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_crash_at_any_step_leaves_whole_batches(step: str, power_cut: bool, flush: str) -> None:
-    """All or nothing of each batch, before and after the broker comes back."""
+    """Readers see all or nothing of each batch, before and after the restart."""
 
     async def story(cluster: StagedCluster) -> None:
         await scenario(cluster)
@@ -123,7 +123,7 @@ def test_a_crash_at_any_step_leaves_whole_batches(step: str, power_cut: bool, fl
 @pytest.mark.parametrize("flush", FLUSH)
 @pytest.mark.parametrize("step", ["slice announced", "slice appended", "after done"])
 def test_a_crash_leaves_messages_with_a_time_once(step: str, flush: str) -> None:
-    """Every other row has one, from next to nothing to a second: each comes once, on time."""
+    """Half of the rows have a delay of up to a second, and each comes once and on time."""
 
     async def story(cluster: StagedCluster) -> None:
         cluster.timed_rows = range(1, ROWS, 2)
@@ -166,7 +166,7 @@ def test_the_seed_repeats_itself() -> None:
 
 
 def test_a_crash_before_the_ledger_file_is_replaced() -> None:
-    """The file of before and the log tell the same as the file that was not written."""
+    """The old ledger file and the log give the state of the file that was not written."""
 
     async def main(world: World) -> StagedCluster:
         cluster = StagedCluster(world, "SYNC_FLUSH")
@@ -188,7 +188,7 @@ def test_a_crash_before_the_ledger_file_is_replaced() -> None:
 
 @pytest.mark.parametrize("flush", FLUSH)
 def test_a_full_disk_refuses_and_nothing_is_seen_in_part(flush: str) -> None:
-    """Staging and publishing stop with the measured cause, and go on when there is space."""
+    """On a full disk staging and publishing stop with the measured cause, and go on later."""
 
     async def main(world: World) -> StagedCluster:
         cluster = StagedCluster(world, flush, capacity_bytes=300_000)

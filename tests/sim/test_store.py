@@ -56,7 +56,7 @@ CRASH_POINTS = ("sync", "sync_dir", "write", "write_atomic", "create", "allocate
 
 @dataclass
 class Ledger:
-    """What was promised, over all lives."""
+    """The messages that were reported durable, over all lives."""
 
     durable: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
     sent: set[bytes] = field(default_factory=set)
@@ -66,7 +66,7 @@ class Ledger:
 
 
 def read_all(store: MessageStore, topic: str, queue_id: int) -> list[bytes]:
-    """Every body of a queue from its first to its last offset, which must be dense."""
+    """Return every body of a queue from first to last offset, without a gap."""
     bodies: list[bytes] = []
     at = store.min_queue_offset(topic, queue_id)
     assert at == 0, f"{topic}/{queue_id} begins at {at}"
@@ -85,7 +85,7 @@ def read_all(store: MessageStore, topic: str, queue_id: int) -> list[bytes]:
 
 
 def check(store: MessageStore, ledger: Ledger) -> None:
-    """The promises of all earlier lives hold."""
+    """Check the promises of all earlier lives."""
     found: dict[tuple[str, int], list[bytes]] = {queue: read_all(store, *queue) for queue in QUEUES}
     for (topic, queue_id, queue_offset), body in ledger.durable.items():
         bodies = found[topic, queue_id]
@@ -104,12 +104,12 @@ def check(store: MessageStore, ledger: Ledger) -> None:
 
 
 def check_index(store: MessageStore, found: dict[tuple[str, int], list[bytes]]) -> None:
-    """A query by key finds every message that its queue holds."""
+    """Check that a query by key finds every message of its queue."""
     wanted: Counter[tuple[str, str]] = Counter()
     for (topic, _), bodies in found.items():
         wanted.update((topic, body.split(b"/")[0].decode()) for body in bodies)
     for (topic, key), count in wanted.items():
-        offsets = store.query_index(topic, key, 100_000).physical_offsets
+        offsets = store.prepare_query_index(topic, key, 100_000)().physical_offsets
         if store.config.index_entry_count > CONFIG.index_entry_count:
             assert len(set(offsets)) == len(offsets), f"{topic} {key}: doubled index entries"
         records = [decode_messages(bytes(store.message_at(at) or b""))[0] for at in set(offsets)]
@@ -121,7 +121,7 @@ def check_index(store: MessageStore, found: dict[tuple[str, int], list[bytes]]) 
 async def life(
     config: StoreConfig, node: Node, chance: random.Random, ledger: Ledger, number: int
 ) -> None:
-    """Load, check, store for a while, close."""
+    """Live once: load, check, store for a while, close."""
     env = node.environment()
     store = MessageStore(config, node.disk, env.workers, env.clock.now_ms)
     store.load()
@@ -177,32 +177,32 @@ async def life(
 
 
 async def main(world: World) -> Ledger:
-    """Synchronous flush: power cuts and kills."""
+    """Run lives with synchronous flush, power cuts and kills."""
     return await lives(world, CONFIG, power_cut_chance=0.7)
 
 
 async def main_mixed(world: World) -> Ledger:
-    """The same with batches."""
+    """Run the same lives with batches."""
     return await lives(world, MIXED_CONFIG, power_cut_chance=0.7)
 
 
 async def main_async(world: World) -> Ledger:
-    """Asynchronous flush: kills alone, since a power cut may take what was not flushed."""
+    """Run lives with asynchronous flush and kills; a power cut may lose unflushed messages."""
     return await lives(world, ASYNC_CONFIG, power_cut_chance=0)
 
 
 async def main_journaled(world: World) -> Ledger:
-    """Synchronous flush and the unit journal: power cuts and kills."""
+    """Run lives with synchronous flush, the unit journal, power cuts and kills."""
     return await lives(world, JOURNALED_CONFIG, power_cut_chance=0.5)
 
 
 async def main_journaled_async(world: World) -> Ledger:
-    """Asynchronous flush and the unit journal: kills."""
+    """Run lives with asynchronous flush, the unit journal and kills."""
     return await lives(world, JOURNALED_ASYNC_CONFIG, power_cut_chance=0)
 
 
 async def lives(world: World, config: StoreConfig, power_cut_chance: float) -> Ledger:
-    """Lives with crashes at chosen operations; the last one only checks."""
+    """Run lives with crashes at chosen operations; the last life only checks."""
     chance = random.Random(f"{world.seed}/scenario")
     node = world.node("store")
     ledger = Ledger()
@@ -225,7 +225,7 @@ async def lives(world: World, config: StoreConfig, power_cut_chance: float) -> L
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_was_durable_is_found_again(seed: int) -> None:
-    """Whatever the operation in whose middle the machine stops; also by its key."""
+    """A durable message is found by offset and by key, whatever operation a crash cuts."""
     ledger = simulate(seed, main).value
     assert ledger.checked > 0
     assert ledger.queried >= ledger.checked
@@ -233,7 +233,7 @@ def test_what_was_durable_is_found_again(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS[:6])
 def test_batches_are_durable_as_a_whole(seed: int) -> None:
-    """Each message of an acknowledged batch is at its offset."""
+    """Each message of an acknowledged batch is at its offset after a crash."""
     ledger = simulate(seed, main_mixed).value
     assert ledger.checked > 0
 
@@ -247,20 +247,20 @@ def test_asynchronous_flush_survives_the_death_of_the_process(seed: int) -> None
 
 @pytest.mark.parametrize("seed", SEEDS[:6])
 def test_units_that_were_only_saved_are_found_again(seed: int) -> None:
-    """The same promises where units wait in the unit journal."""
+    """Units that are only in the unit journal are found again after a crash."""
     for story in (main_journaled, main_journaled_async):
         ledger = simulate(seed, story).value
         assert ledger.checked > 0
 
 
 def test_the_seeds_do_crash() -> None:
-    """A simulation without crashes would prove little."""
+    """The seeds do crash, as a simulation without crashes proves little."""
     crashes = [simulate(seed, main).value.crashes for seed in SEEDS[:4]]
     assert sum(crashes) >= len(crashes)
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:
-    """Byte for byte of every event."""
+    """The same seed gives the same trace of events, byte for byte."""
     first, second = simulate(SEEDS[0], main), simulate(SEEDS[0], main)
     assert first.trace == second.trace
     assert first.value == second.value

@@ -1,4 +1,4 @@
-"""Pending timers under another precision, and in a store that was away longer than its wheel."""
+"""Pending timers survive another precision, and a stop that is longer than the wheel."""
 
 import asyncio
 
@@ -11,10 +11,10 @@ HOUR_S = 3600
 
 
 class ChangingCluster(RetentionCluster):
-    """Its broker ends and comes back with other settings."""
+    """A cluster whose broker restarts with other settings."""
 
     async def end_and_wait(self, seconds: float, *, is_killed: bool) -> None:
-        """Stop, or kill; then nothing for a while."""
+        """Stop or kill the broker, then wait for a while."""
         broker, self.broker = self.broker, None
         assert broker is not None
         if is_killed:
@@ -26,7 +26,7 @@ class ChangingCluster(RetentionCluster):
             self.node.restart()
 
     async def arrived_in_time(self) -> None:
-        """Everything is there, once, and was not early; how late is asserted where it can be."""
+        """Check that each message arrived once and not early, and where possible not late."""
         await self.settle()
         self.look()
 
@@ -34,7 +34,7 @@ class ChangingCluster(RetentionCluster):
 @pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "stopped"])
 @pytest.mark.parametrize(("before", "after"), [(1000, 100), (100, 1000), (1000, 200)])
 def test_another_precision(before: int, after: int, is_killed: bool) -> None:
-    """The wheel is made again; recalls of before and after still find their messages."""
+    """A new precision rebuilds the wheel, and recalls before and after it take effect."""
 
     async def main(world: World) -> None:
         cluster = ChangingCluster(world, "ASYNC_FLUSH")
@@ -64,7 +64,7 @@ def test_another_precision(before: int, after: int, is_killed: bool) -> None:
 
 @pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "stopped"])
 def test_a_store_that_was_away_for_longer_than_its_wheel(is_killed: bool) -> None:
-    """With a precision of 0.1 s the wheel spans 16.8 hours ahead; what is overdue arrives, once."""
+    """After a stop longer than the wheel's 16.8 hours, each overdue message arrives once."""
 
     async def main(world: World) -> ChangingCluster:
         cluster = ChangingCluster(world, "ASYNC_FLUSH")

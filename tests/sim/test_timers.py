@@ -30,7 +30,7 @@ FLUSH = ["SYNC_FLUSH", "ASYNC_FLUSH"]
 def test_a_crash_at_any_step_loses_and_repeats_nothing(
     step: str, power_cut: bool, flush: str
 ) -> None:
-    """Before and after the broker comes back."""
+    """A crash at any step loses and repeats no timed message."""
 
     cluster = check_crash_at_step(
         TimerCluster,
@@ -47,7 +47,7 @@ def test_a_crash_at_any_step_loses_and_repeats_nothing(
 @pytest.mark.parametrize("flush", FLUSH)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_crashes_at_any_disk_operation(seed: int, flush: str) -> None:
-    """Several crashes in one run, wherever the seed puts them, on a network that splits."""
+    """Timed messages survive several crashes at any disk operation on a network that splits."""
 
     cluster = crash_anywhere(
         TimerCluster, lambda cluster, cutter: run(cluster, COUNT, cutter), seed=seed, flush=flush

@@ -33,7 +33,7 @@ FLUSH = ["SYNC_FLUSH", "ASYNC_FLUSH"]
 @pytest.mark.parametrize(("flush", "power_cut"), [("ASYNC_FLUSH", False), ("SYNC_FLUSH", True)])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_crash_at_any_step_settles_each_once(step: str, power_cut: bool, flush: str) -> None:
-    """Before and after the broker comes back."""
+    """After a crash at any step each transaction is settled once."""
 
     cluster = check_crash_at_step(
         TransactionCluster,
@@ -50,7 +50,7 @@ def test_a_crash_at_any_step_settles_each_once(step: str, power_cut: bool, flush
 @pytest.mark.parametrize("flush", FLUSH)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_crashes_at_any_disk_operation(seed: int, flush: str) -> None:
-    """Several crashes in one run, wherever the seed puts them, on a network that splits."""
+    """Transactions survive several crashes at any disk operation on a network that splits."""
 
     cluster = crash_anywhere(
         TransactionCluster,

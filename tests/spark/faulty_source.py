@@ -1,4 +1,4 @@
-"""The live source with places where something dies, for the kill tests; workers import it.
+"""The live source with points at which a process is killed, for the kill tests; workers import it.
 
 A fault is a file in the folder that COMETMQ_FAULTS names: its name is the place, its content JSON
 with the batch, what dies, and the process ids that die.  It is renamed before it strikes, so it

@@ -72,7 +72,12 @@ def test_lag_skew_and_advice(
     assert [row["producer"] for row in told["hot_producers"]] == ["127.0.0.1"]
     assert any("no member is online and 115 messages wait" in text for text in told["advice"])
     assert any("key big is 95% of the waiting messages" in text for text in told["advice"])
-    assert "key big is 95% of the waiting messages" in page.read_text()
+    text = page.read_text()
+    answer = f"115 messages wait for Slow in {topic}, 96% of them in queue {cluster.broker_name}:0"
+    assert f"<h1>{answer}; nothing was consumed</h1>" in text
+    assert "key big is 95% of the waiting messages" in text
+    assert told["oldest_waiting_seconds"] >= 0
+    assert "<dt>Oldest waiting message</dt>" in text
     plain = run_command(capsys, *here, "--no-skew")
     assert plain.code == 0
     assert "ADVICE: Slow in" in plain.out

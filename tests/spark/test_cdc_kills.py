@@ -106,7 +106,7 @@ def test_killed_at(point: str, job: list[subprocess.Popen[str]], tmp_path: Path)
 
 
 class Ended(Exception):
-    """What ends a run at a point."""
+    """Ends a run at a point."""
 
 
 def test_ended_at_every_point_of_a_batch(spark: SparkSession, tmp_path: Path) -> None:

@@ -84,7 +84,9 @@ def test_a_followed_canal_binlog_survives_restarts(
     assert second.code == 0, second.err
     assert table_rows(to) == log.rows
     assert second.json["rows"] == len(log.rows)
-    assert "Rows in the table after each batch" in page.read_text()
+    text = page.read_text()
+    assert "<h1>" + f"{second.json['upserts']:,} upsert" in text
+    assert f"the table has {len(log.rows):,} rows" in text
     # A run tells of what it has read itself.
     left = len(events) - 120
     assert second.json["offsets"] == [f"{topic}: {left} of {left} in 2 queues"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,7 +60,7 @@ def topic(cluster: Cluster) -> Iterator[str]:
     assert len(seen) >= 3 * DEAD
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def dead(spark: SparkSession, cluster: Cluster, topic: str) -> DataFrame:
     """The dead messages, explained."""
     assert topic
@@ -122,7 +121,8 @@ def test_groups_without_dead_letters_are_named() -> None:
 def test_a_selection_is_counted_and_sent_again_once(
     spark: SparkSession, cluster: Cluster, dead: DataFrame, topic: str, tmp_path: Path
 ) -> None:
-    """The command: analysis, dry run, re-drive to the origin topic, and nothing the second time."""
+    """Both commands re-drive to the retry topic, share one ledger, and know --to-origin."""
+    yes_json = ("--yes", "--json")
     assert spark is not None
     assert dead is not None
     page = tmp_path / "dead.html"
@@ -138,20 +138,30 @@ def test_a_selection_is_counted_and_sent_again_once(
     told = call("--report", str(page))
     assert (told["messages"], told["causes"]) == (DEAD, 2)
     assert told["offsets"] == [f"%DLQ%{GROUP}: {DEAD} of {DEAD} in 1 queue"]
-    assert "<svg" in page.read_text(encoding="utf-8")
-    redrive = ["--redrive", "--tag", "mail", "--ledger", str(tmp_path / "ledger")]
-    assert call(*redrive, "--dry-run")["messages"] == DEAD // 2
+    assert "class='plot'" in page.read_text(encoding="utf-8")
+    redrive = ["--redrive", "--tag", "mail"]
+    assert call(*redrive, "--preview")["messages"] == DEAD // 2
+    retry = f"%RETRY%{GROUP}"
+    waiting = _count(spark, cluster, retry)
     before = _count(spark, cluster, topic)
     assert before == 3 * DEAD
-    told = call(*redrive, "--rate", "1000")
+    told = call(*redrive, "--rate", "1000", "--yes")
     assert (told["sent"], told["sent_before"]) == (DEAD // 2, 0)
-    (reached,) = told["offsets"]
-    # From the first to the last that was chosen, of one source queue.
-    assert re.fullmatch(rf"%DLQ%{GROUP}: (\d+) of \1 in 1 queue", reached)
+    assert told["offsets"] == [f"%DLQ%{GROUP}: {DEAD} of {DEAD} in 1 queue"]
+    assert _count(spark, cluster, topic) == before
+    assert _count(spark, cluster, retry) == waiting + DEAD // 2
+    # The other command has the same ledger, and its options mean the same.
+    other = CliRunner().invoke(
+        root,
+        ["dead-letters", "redrive", GROUP, "-n", cluster.name_server, "--to-origin", *yes_json],
+        standalone_mode=False,
+    )
+    assert other.exception is None, other.output
+    told = json.loads(other.stdout)
+    assert (told["sent"], told["sent_before"]) == (DEAD // 2, DEAD // 2)
     assert _count(spark, cluster, topic) == before + DEAD // 2
-    told = call(*redrive)
-    assert (told["sent"], told["sent_before"]) == (0, DEAD // 2)
-    assert _count(spark, cluster, topic) == before + DEAD // 2
+    told = call("--redrive", "--yes")
+    assert (told["sent"], told["sent_before"]) == (0, DEAD)
 
 
 def _count(spark: SparkSession, cluster: Cluster, topic: str) -> int:

@@ -29,5 +29,8 @@ def test_demo_ends_with_an_archive_and_a_report(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         told = json.loads(done.stdout)["archive"]
         assert (told["rows"], told["skipped"], told["fault"]) == (FLIGHTS, "", "")
-        assert "<svg" in Path(told["report"]).read_text(encoding="utf-8")
+        assert "class='plot'" in Path(told["report"]).read_text(encoding="utf-8")
+        page = Path(json.loads(done.stdout)["page"]).read_text(encoding="utf-8")
+        assert page.count("class='plot'") == 7
+        assert "Every count and checksum equals the source." in page
         assert len(archive_files(tmp_path / "cometmq-demo" / "archive")) == told["files"]

@@ -37,7 +37,7 @@ def numbers(frame: DataFrame) -> list[int]:
 
 
 def test_every_message_is_one_row_with_all_columns(spark: SparkSession, cluster: Cluster) -> None:
-    """The columns hold what was sent and where it lies; properties only when asked for."""
+    """The columns hold the message and its position; properties only on request."""
     topic = cluster.create(queues=2)
     cluster.send(
         topic, [b"%d" % n for n in range(20)], queues=2, tags="T", keys="k", properties={"a": "b"}
@@ -123,7 +123,7 @@ def test_empty_topic_is_an_empty_frame(spark: SparkSession, cluster: Cluster) ->
 
 
 def test_mistake_is_one_clear_error(spark: SparkSession, cluster: Cluster) -> None:
-    """As Spark's user sees it: the sentence is there, with what was meant."""
+    """A user of Spark gets one sentence with the nearest right name."""
     with pytest.raises(PySparkException) as raised:
         load(spark, cluster, "body binary", subscrib="T").count()
     assert "did you mean 'subscribe'?" in str(raised.value)

@@ -1,4 +1,4 @@
-"""What the how-to on Spark tells a reader to type works when typed, and prints what it says."""
+"""The how-to on Spark: its commands work and print what the page shows."""
 
 from __future__ import annotations
 

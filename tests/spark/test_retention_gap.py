@@ -68,7 +68,7 @@ def options(cluster: Cluster, topic: str, **more: str) -> LiveOptions:
 
 
 def test_gap_stops_the_query(shrunk: tuple[Cluster, str, int]) -> None:
-    """With the offsets that are gone, and how to go on."""
+    """The error names the deleted offsets and how to continue."""
     cluster, topic, first = shrunk
     made = LiveStreamReader(options(cluster, topic))
     with pytest.raises(OffsetOutOfRange) as raised:
@@ -80,7 +80,7 @@ def test_gap_stops_the_query(shrunk: tuple[Cluster, str, int]) -> None:
 def test_gap_is_passed_over_and_told(
     shrunk: tuple[Cluster, str, int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is left is read in full, and the log has the count of the rest."""
+    """The remaining messages are read in full, and the log has the number of deleted ones."""
     cluster, topic, first = shrunk
     made = LiveStreamReader(options(cluster, topic, failOnDataLoss="false"))
     with caplog.at_level(logging.WARNING):

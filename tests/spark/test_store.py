@@ -93,6 +93,6 @@ def test_damage_obeys_the_mode(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_directory_without_a_store_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    """It is not read as an empty one."""
+    """A directory without a store is refused, not read as an empty one."""
     with pytest.raises(PySparkException, match="holds no commitlog"):
         load(spark, tmp_path, "body binary").count()

@@ -81,7 +81,7 @@ class Run:
 
 
 def test_first_batch_is_an_anchor(cluster: Cluster) -> None:
-    """A fresh query plans an empty batch, which makes its first offsets durable; then it reads."""
+    """A new query first plans an empty batch, which makes its first offsets durable."""
     topic = cluster.create(queues=2)
     cluster.send(topic, [b"1", b"2", b"3"], queues=2)
     made = reader(cluster, subscribe=topic, startingOffsets="earliest")
@@ -108,7 +108,7 @@ def test_anchor_run_again_reads_nothing(cluster: Cluster) -> None:
 
 
 def test_limit_is_shared_among_queues(cluster: Cluster) -> None:
-    """In proportion to what waits, and a queue with little gets its turn."""
+    """The limit is divided in proportion to waiting rows; a queue with few rows is not starved."""
     topic = cluster.create(queues=2)
     cluster.send(topic, [b"x"] * 100, queues=1)
     cluster.send(topic, [b"x", b"x"], queues=2)
@@ -181,7 +181,7 @@ def test_topic_made_anew_is_data_loss(cluster: Cluster, caplog: pytest.LogCaptur
 
 
 def test_vanished_queue_is_data_loss(cluster: Cluster) -> None:
-    """Unless the user said otherwise; then it keeps its place in case it comes back."""
+    """A deleted queue ends the query; or its offset is kept, without failOnDataLoss."""
     topic = cluster.create(queues=1)
     start = {topic: {"broker-a:0": 0, "broker-z:0": 5}}
     with pytest.raises(NoRoute, match="broker-z:0 was read up to offset 5"):
@@ -240,7 +240,7 @@ def test_query_reads_each_message_once(
 def test_query_from_latest_misses_nothing_after_its_start(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """The first run only notes where it is; a crash in it changes nothing."""
+    """The first run only saves its offsets; a crash in it changes nothing."""
     topic = cluster.create(queues=1)
     cluster.send(topic, [b"1"], queues=1)
     run = Run(spark, cluster, tmp_path, subscribe=topic)

@@ -10,7 +10,7 @@ import pytest
 from tests.spark.clusters import Cluster
 from tests.spark.commands import run_command
 from tests.unit.spark.generated_events import traced_messages
-from tests.unit.spark.test_trace_contexts import captured_bodies
+from tests.unit.spark.pipelines.trace.test_trace_contexts import captured_bodies
 
 from cometmq.errors import ConfigError
 from cometmq.spark.base import progress
@@ -78,7 +78,7 @@ def test_journeys_of_real_clients_and_what_need_not_be_consumed(spark: SparkSess
 
 
 def test_a_topic_without_bodies_is_refused(spark: SparkSession) -> None:
-    """A table that is no trace topic is told by its columns."""
+    """A table without the column of bodies is refused."""
     with pytest.raises(ConfigError, match="needs a column body of type binary; there are id"):
         trace_steps(spark.range(1))
 
@@ -121,8 +121,14 @@ def test_command_on_a_live_topic(
     assert latency["Billing", "delivery"]["p50_ms"] == 20
     assert latency["Mail", "delivery"]["max_ms"] == 20
     assert 1 <= latency["Shop", "send"]["p50_ms"] <= latency["Shop", "send"]["max_ms"] < 30
+    slow = told["slowest_messages"]
+    assert [row["total_ms"] for row in slow] == sorted((r["total_ms"] for r in slow), reverse=True)
+    parts = ("send_ms", "queue_ms", "handler_ms", "retry_ms")
+    assert all(row["total_ms"] == sum(row[part] for part in parts) for row in slow)
+    assert all(row[part] >= 0 for row in slow for part in parts)
     text = page.read_text()
-    assert "<svg" in text
+    assert f"<h1>The slowest of 60 messages took {slow[0]['total_ms'] / 1000:.1f} s to " in text
+    assert "class='plot'" in text
     assert next(iter(traced.never_consumed)) in text
     kept = pyarrow.dataset.dataset(out / "journeys", format="parquet")
     assert set(kept.to_table(["msgId"]).column(0).to_pylist()) == traced.messages

@@ -28,7 +28,7 @@ TRAP: Final = re.compile(r"\btrap (T\d+)")
 
 
 def wrong_citations(text: str) -> list[str]:
-    """What a text cites and nobody can open."""
+    """Return the citations of a text that no page resolves."""
     wrong = [
         f"{name}.md#{anchor}"
         for name, anchor in CITATION.findall(text)
@@ -53,7 +53,7 @@ def test_citations_resolve() -> None:
 
 
 def test_wrong_citations_are_seen() -> None:
-    """A page that is not there, a heading that is not there, a number, a trap."""
+    """The search sees a missing page, a missing heading, a wrong number and a wrong trap."""
     page = "docs/internals/"
     assert wrong_citations(f"see {page}store.md#checkpoint and trap T1") == []
     assert wrong_citations(f"see {page}store.md#nothing") == ["store.md#nothing"]

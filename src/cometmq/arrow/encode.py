@@ -2,7 +2,7 @@
 
 Arrow encodes whole columns into the bytes that `cometmq.client` writes message by message
 (`SendCodec.batch_item`, `codec.batch`).  For rows that need the client's rules and error texts
-(an empty body, a separator in a tag, keys with a space) the result is None.
+(a separator in a tag, keys with a blank) the result is None.
 """
 
 from __future__ import annotations
@@ -61,7 +61,6 @@ def encode_rows(
     total = body_bytes + properties_bytes + BATCH_ITEM_OVERHEAD_BYTES
     if (
         not len(total)
-        or body_bytes.min() <= 0
         or properties_bytes.max() > PROPERTIES_BYTES_MAX
         or total.max() > message_bytes_max
     ):

@@ -37,6 +37,7 @@ from cometmq.errors import (
 )
 from cometmq.model import MessageQueue, SubscriptionGroupConfig
 from cometmq.model.names import TOOLS_GROUP
+from cometmq.model.offsets import ConsumerOffset
 from cometmq.net.pipelined import PipelinedChannel
 from cometmq.wire.body.admin import decode_topic_stats, encode_group_config
 from cometmq.wire.command.codes import RequestCode
@@ -283,7 +284,8 @@ class LiveCluster:
         for queue, queue_offset in offsets.items():
 
             async def commit(at: str, queue: QueueId = queue, value: int = queue_offset) -> None:
-                await self._calls.commit(at, group, _wire(queue), value, wait=True)
+                consumer_offset = ConsumerOffset(value)
+                await self._calls.commit(at, group, _wire(queue), consumer_offset, wait=True)
 
             try:
                 self._at(queue, commit)

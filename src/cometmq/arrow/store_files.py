@@ -1,10 +1,10 @@
 """The files of a store directory: log files as buffers, consume queues as arrays of units.
 
-Files are opened for reading only and without a lock.  Sizes and bounds are those of the moment of
-opening: a broker may go on writing.
+Files are opened for reading only and without a lock.  Sizes and bounds are those at the moment of
+opening: a broker may continue to write.
 
-A queue's files have their full size and are zero where nothing was written yet; a lost head is
-zeros or pre-blank units (size 0x7FFFFFFF).  Both ends are cut off.
+A queue's files have their full size and are zero where nothing was written yet.  A lost head
+consists of zeros or pre-blank units (size 0x7FFFFFFF).  Both ends are cut off.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ _BLOCK_UNITS: Final = 1 << 14
 
 
 class LogFileView:
-    """One file of the log, mapped on first use."""
+    """One file of the log, mapped on first use.
+
+    Raises:
+        StoreError: the file is larger than a log file can be.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.base.state import BrokerState
-from cometmq.broker.base.store_config import store_config
+from cometmq.broker.base.store_config import store_config, with_sizes_of
 from cometmq.broker.clients.heartbeats import EXPIRY_SCAN_MS
 from cometmq.broker.delay.wheel.service import TimerService
 from cometmq.broker.extensions.staging.service import StagingService
@@ -122,9 +122,14 @@ class Broker:
 
     @property
     def timers(self) -> TimerService:
-        """Exact timers of the running broker, which has them switched on."""
+        """Exact timers of the running broker.
+
+        Raises:
+            RuntimeError: timerWheelEnable is false.
+        """
         timers = self.services.timers
-        assert timers is not None, "timerWheelEnable is false"
+        if timers is None:
+            raise RuntimeError("the broker has no timers: timerWheelEnable is false")
         return timers
 
     @property
@@ -155,6 +160,7 @@ class Broker:
             was_killed = self._disk.exists(f"{config.store_path()}/abort")
             store = self._make_store()
             self.recovery = store.load(progress)
+            config = with_sizes_of(store.config, config)
             services = build_services(
                 config, self.env, self._disk, store, self._address, was_killed=was_killed
             )
@@ -164,6 +170,7 @@ class Broker:
                 SendCommand: services.send.send_run,
                 EndCommand: services.transactions.end_run,
             }
+            self._server.front = services.send.front()
             if config.listen_port:
                 await self._server.listen(config.bind_address, config.listen_port)
                 await self._listen_vip()
@@ -207,7 +214,7 @@ class Broker:
             services.timers.start()
         services.staging.start()
         services.transactions.start()
-        services.growing.start(services.transactions.halves)
+        services.growing.start()
         services.state.stats.start()
         services.files.start()
         services.files.topics_changed()

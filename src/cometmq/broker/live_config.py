@@ -34,7 +34,7 @@ _RETENTION_KEYS: Final = frozenset(
     }
 )
 _SEND_CHECK_KEYS: Final = frozenset({"brokerPermission", "startAcceptSendRequestTimeStamp"})
-"""Keys that a send to a topic of earlier sends is not checked against."""
+"""Keys that only a topic's first send is checked against, so a change checks every topic again."""
 
 
 class LiveConfig:
@@ -43,8 +43,6 @@ class LiveConfig:
     Args:
         forget_topics: makes the next send to each topic go through all checks again.
     """
-
-    __slots__ = ("_files", "_forget_topics", "_registration", "_state")
 
     def __init__(
         self,

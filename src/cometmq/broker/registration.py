@@ -27,7 +27,7 @@ from cometmq.errors import CometError, ResponseCode
 from cometmq.model.topic import DataVersion, TopicConfig
 from cometmq.net.channel import Channel, ChannelPool
 from cometmq.net.env import Environment
-from cometmq.wire.body.bodies import (
+from cometmq.wire.body.route import (
     TopicConfigWrapper,
     encode_data_version,
     encode_register_broker_body,
@@ -44,7 +44,7 @@ RETRY_MS_MIN: Final = 250
 RETRY_MS_MAX: Final = 5_000
 """Pause before the next try after a failure; it doubles with each failure."""
 WHOLE_DELAY_MS: Final = 500
-"""From the first of some deletions to the registration without them."""
+"""Pause between the first of some deletions and the registration without those topics."""
 UNREGISTER_TIMEOUT_MS: Final = 2_000
 CONNECT_TIMEOUT_MS: Final = 3_000
 WAIT_MAX_MS: Final = 1_000
@@ -52,17 +52,7 @@ WAIT_MAX_MS: Final = 1_000
 
 
 class _NameServer:
-    """What one name server does not have yet; `announced` counts changes it has, or has missed."""
-
-    __slots__ = (
-        "address",
-        "announced",
-        "changed",
-        "is_reported_down",
-        "needs_all",
-        "retry_ms",
-        "wake",
-    )
+    """What one name server does not have yet; `announced` is the last change it got or missed."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -70,7 +60,7 @@ class _NameServer:
         self.needs_all = True
         self.announced = 0
         self.retry_ms = RETRY_MS_MIN
-        self.is_reported_down = False
+        self.failed_since: float | None = None
         self.wake = asyncio.Event()
 
 
@@ -90,21 +80,6 @@ class RegistrationService:
         address: ``host:port`` of the broker.
         topics: what to announce.
     """
-
-    __slots__ = (
-        "_changes",
-        "_config",
-        "_env",
-        "_identity",
-        "_is_stopped",
-        "_leaving",
-        "_name_servers",
-        "_pool",
-        "_tasks",
-        "_topics",
-        "_waiters",
-        "_whole_timer",
-    )
 
     def __init__(
         self, env: Environment, config: BrokerConfig, address: str, topics: TopicTable
@@ -332,15 +307,16 @@ class RegistrationService:
         if response.code != ResponseCode.SUCCESS:
             self._report(server, f"it answered {response.code}: {response.remark}")
             return False
-        if server.is_reported_down:
-            log.info("name server %s is back: registered", server.address)
-            server.is_reported_down = False
+        if server.failed_since is not None:
+            away_s = self._env.clock.monotonic() - server.failed_since
+            log.info("name server %s is back after %.1f s: registered", server.address, away_s)
+            server.failed_since = None
         return True
 
     def _report(self, server: _NameServer, cause: str) -> None:
         """Log the first failure in a row only."""
-        if not server.is_reported_down:
-            server.is_reported_down = True
+        if server.failed_since is None:
+            server.failed_since = self._env.clock.monotonic()
             log.warning(
                 "not registered with name server %s, trying again: %s", server.address, cause
             )

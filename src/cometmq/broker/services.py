@@ -13,6 +13,7 @@ from cometmq.broker.admin.stats import StatsProcessor
 from cometmq.broker.admin.topics_and_groups import AdminProcessor
 from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.base.state import BrokerState
+from cometmq.broker.base.store_config import timer_rules
 from cometmq.broker.clients.calls import ClientCallProcessor
 from cometmq.broker.clients.heartbeats import ClientProcessor
 from cometmq.broker.clients.queue_locks import QueueLockProcessor
@@ -27,7 +28,9 @@ from cometmq.broker.delay.wheel.service import TimerService
 from cometmq.broker.delay.wheel.timed_send import TimedKind
 from cometmq.broker.extensions.bulk_pull import BulkPullProcessor
 from cometmq.broker.extensions.growing import GrowingTopics
+from cometmq.broker.extensions.staging.ledger import Ledger
 from cometmq.broker.extensions.staging.service import StagingService
+from cometmq.broker.extensions.staging.tokens import StagedTokens
 from cometmq.broker.files.carrying import CarriedGoods, carry
 from cometmq.broker.files.persistence import BrokerFiles
 from cometmq.broker.live_config import LiveConfig
@@ -126,15 +129,18 @@ def build_services(
     )
     schedule = ScheduleService(state, *files.load_delay_offsets())
     files.attach_delays(schedule)
-    timers, timer_counts = open_timers(state, disk, schedule) or (None, None)
+    rules = timer_rules(config)
+    timers, timer_counts = open_timers(state, disk, schedule, rules, files.load_timer_counts) or (
+        None,
+        None,
+    )
     if timer_counts is not None:
-        timer_counts.take(files.load_timer_counts())
         files.attach_timers(timer_counts)
     carried = carry(store, disk, schedule, env.workers, has_timers=timers is not None)
 
     transactions = TransactionService(state)
-    growing = GrowingTopics(state)
-    delayed, timed = DelayedKind(state, schedule), TimedKind(state, timers)
+    growing = GrowingTopics(state, transactions.halves)
+    delayed, timed = DelayedKind(state, schedule), TimedKind(state, rules, timers)
     half = HalfKind(state, transactions.added)
     waiting = WaitingItems(state, delayed, timed, schedule, timers)
     send = SendProcessor(state, (delayed, half, timed), waiting, growing)
@@ -153,13 +159,13 @@ def build_services(
     if config.enable_consume_queue_ext and config.enable_calc_filter_bit_map:
         store.extend_queues(filters.bitmaps)
     pull = PullProcessor(state, filters)
+    # The hold reads the store, so the store cannot be made with it.
     store.arrival_listener = pull.hold.arrived
 
     owners = files.load_queue_locks()
     if owners is not None:
         state.queue_locks.restore(owners, now_ms)
-    staging = StagingService(state, files.load_staging(), pull.hold.grown, waiting)
-    files.attach_staging(staging)
+    staging = _make_staging(state, files, send, waiting, pull)
 
     state.watch_topics(
         changed=lambda _: send.forget_topics(), deleted=lambda _: send.forget_topics()
@@ -190,6 +196,21 @@ def build_services(
         client=ClientProcessor(state, filters),
         queue_locks=QueueLockProcessor(state, *files.attach_queue_locks(state.queue_locks)),
         staging=staging,
+    )
+
+
+def _make_staging(
+    state: BrokerState,
+    files: BrokerFiles,
+    send: SendProcessor,
+    waiting: WaitingItems,
+    pull: PullProcessor,
+) -> StagingService:
+    ledger_file, tokens = files.load_staging(), StagedTokens()
+    ledger = Ledger(ledger_file)
+    is_saved, save = files.attach_staging(ledger, lambda: tokens.first_needed_offset(state.store))
+    return StagingService(
+        state, send, waiting, ledger_file, ledger, tokens, is_saved, save, pull.hold.grown
     )
 
 

@@ -1,4 +1,4 @@
-"""`bench`: the wheel has no load programs; a clone has them in its folder `bench`."""
+"""`cometmq bench`: runs the load programs of a clone; the wheel does not contain them."""
 
 import sys
 from importlib import import_module

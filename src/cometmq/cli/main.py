@@ -70,6 +70,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
         "parking",
         "Inspect, retry and skip parked message groups.",
     ),
+    "app": ("cometmq.cli.serve.app", "app", "Run the handlers of a program."),
     "delay-gateway": (
         "cometmq.cli.serve.delay_gateway",
         "delay_gateway",
@@ -101,12 +102,28 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
 }
 
 
+def _print_version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> None:
+    if is_wanted and not ctx.resilient_parsing:
+        from cometmq import native
+
+        click.echo(f"cometmq, version {__version__}, {native.describe()}")
+        ctx.exit()
+
+
 @click.command(
     cls=LazyGroup,
     table=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(__version__, "-V", "--version", prog_name="cometmq")
+@click.option(
+    "-V",
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version, and whether the native core runs, and exit.",
+)
 @click.option("-v", "--verbose", count=True, help="Log more on stderr; twice for debug.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no log lines and no progress bars.")
 @click.pass_context

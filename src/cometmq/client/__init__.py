@@ -1,4 +1,4 @@
-"""Producer, push and pull consumers, admin: asyncio first, a synchronous face beside it.
+"""Producer, push and pull consumers and admin client, for asyncio and for synchronous programs.
 
 Imports neither numpy nor the broker nor the store, so that it starts light.  The names are
 imported on first use: a process that only sends does not load the consumers.
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from cometmq.client.admin.calls import ClusterInfo as ClusterInfo
     from cometmq.client.admin.calls import OffsetRange as OffsetRange
     from cometmq.client.admin.calls import QueueProgress as QueueProgress
+    from cometmq.client.base.instance import Connection as Connection
     from cometmq.client.consumer.pull_consumer import PullConsumer as PullConsumer
     from cometmq.client.consumer.push_consumer import PushConsumer as PushConsumer
     from cometmq.client.handling.handlers import DeadLetter as DeadLetter
@@ -44,6 +45,7 @@ __all__ = [
     "AllocateConsistentHash",
     "AllocateMachineRoomNearby",
     "ClusterInfo",
+    "Connection",
     "ConsumeFromWhere",
     "DeadLetter",
     "FlowLimits",
@@ -74,6 +76,7 @@ _HOMES: Final = {
     "AllocateConsistentHash": "cometmq.core.group.allocate",
     "AllocateMachineRoomNearby": "cometmq.core.group.allocate",
     "ClusterInfo": "cometmq.client.admin.calls",
+    "Connection": "cometmq.client.base.instance",
     "ConsumeFromWhere": "cometmq.model.group",
     "DeadLetter": "cometmq.client.handling.handlers",
     "FlowLimits": "cometmq.core.consume.process_queue",

@@ -16,17 +16,12 @@ from typing import Final
 from cometmq.codec.properties import PROPERTIES_BYTES_MAX
 from cometmq.errors import CodecError, LocalProtocolError
 
-__all__ = ["BATCH_ITEM_OVERHEAD_BYTES", "batch_item_bytes", "decode_batch", "encode_batch"]
+__all__ = ["BATCH_ITEM_OVERHEAD_BYTES", "decode_batch", "encode_batch"]
 
 _HEAD: Final = struct.Struct(">iiiii")
 _PROPERTIES_LENGTH: Final = struct.Struct(">h")
 _HEAD_BYTES: Final = 20
 BATCH_ITEM_OVERHEAD_BYTES: Final = 22
-
-
-def batch_item_bytes(body_bytes: int, properties_bytes: int) -> int:
-    """Return what one message adds to a batch body."""
-    return BATCH_ITEM_OVERHEAD_BYTES + body_bytes + properties_bytes
 
 
 def encode_batch(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:

@@ -1,4 +1,4 @@
-"""The store's ``checkpoint`` file: up to which store time each part is safely on disk.
+"""The store's ``checkpoint`` file: the store time up to which each part is safely on disk.
 
 4096 bytes, the first 40 used, big-endian (``StoreCheckpoint``;
 docs/internals/store.md#checkpoint)::

@@ -1,8 +1,8 @@
 """Body compression and its sysFlag bits (docs/internals/protocol.md#system-flags).
 
 Bit 0 says "compressed"; bits 8-10 name the algorithm: 1 LZ4 frame, 2 zstd frame, 3 zlib, and 0
-zlib as well, from clients that know no other.  lz4 and zstandard are imported on first use, so a
-process that never meets them does not pay for them.
+zlib as well, from clients that know no other.  lz4 and zstandard are imported on first use, so that
+a process without such messages does not load them.
 """
 
 import zlib

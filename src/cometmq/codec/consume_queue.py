@@ -1,4 +1,4 @@
-"""Consume-queue unit and its optional extension: where one message of a queue lies in the log.
+"""Consume-queue unit and its optional extension: the position of a queue's message in the log.
 
 Unit, 20 bytes, big-endian (``ConsumeQueue``; docs/internals/store.md#consume-queue)::
 
@@ -37,10 +37,8 @@ __all__ = [
     "CqUnit",
     "decode_cq_ext_address",
     "decode_cq_ext_unit",
-    "decode_cq_unit",
     "encode_cq_ext_address",
     "encode_cq_ext_unit",
-    "encode_cq_unit",
     "encode_pre_blank_unit",
     "is_cq_ext_address",
     "units_struct",
@@ -82,7 +80,7 @@ class CqUnit(NamedTuple):
 
     @property
     def is_valid(self) -> bool:
-        """Whether the unit points anywhere (pre-blank units do, formally)."""
+        """Whether the unit points at a record; by its fields a pre-blank unit does too."""
         return self.physical_offset >= 0 and self.size > 0
 
 
@@ -104,28 +102,9 @@ def _many_units(count: int) -> struct.Struct:
     return struct.Struct(">" + "qiq" * count)
 
 
-def encode_cq_unit(physical_offset: int, size: int, tags_code: int) -> bytes:
-    """Return the 20 bytes of a unit."""
-    return CQ_UNIT.pack(physical_offset, size, tags_code)
-
-
 def encode_pre_blank_unit() -> bytes:
     """Return the unit that fills the lost head of a queue's first file."""
     return CQ_UNIT.pack(0, PRE_BLANK_SIZE, 0)
-
-
-def decode_cq_unit(buffer: bytes | bytearray | memoryview, position: int = 0) -> CqUnit:
-    """Return the unit at a position.
-
-    Raises:
-        CodecError: fewer than 20 bytes are there.
-    """
-    if position < 0 or position + CQ_UNIT_BYTES > len(buffer):
-        raise CodecError(
-            f"consume-queue unit at position {position} needs {CQ_UNIT_BYTES} bytes,"
-            f" the buffer has {len(buffer)}"
-        )
-    return CqUnit._make(CQ_UNIT.unpack_from(buffer, position))
 
 
 def is_cq_ext_address(tags_code: int) -> bool:

@@ -1,4 +1,4 @@
-"""Extension files of a consume queue: units one after the other, and how a file ends.
+"""Extension files of a consume queue: consecutive units, and the end of a file.
 
 `cometmq.codec.consume_queue` has the layout of a unit and of its address.
 

@@ -32,7 +32,6 @@ __all__ = [
     "offset_message_id",
     "offset_message_id_prefix",
     "offset_message_ids",
-    "uniq_id_time_ms",
 ]
 
 HOST_V4_BYTES: Final = 8
@@ -130,17 +129,6 @@ class UniqIdFactory:
     start to local time, which matters only to tools that read the time back out of the id.
     """
 
-    __slots__ = (
-        "_clock",
-        "_counter",
-        "_month_end_ms",
-        "_month_start_ms",
-        "_prefix",
-        "_shift_ms",
-        "_stem",
-        "_stem_ms",
-    )
-
     def __init__(
         self, ip: str, pid: int, seed: int, clock: Callable[[], int], *, utc_offset_ms: int = 0
     ) -> None:
@@ -180,20 +168,3 @@ class UniqIdFactory:
             self._month_end_ms = end - self._shift_ms
         self._stem = f"{self._prefix}{now_ms - self._month_start_ms:08X}"
         self._stem_ms = now_ms
-
-
-def uniq_id_time_ms(uniq_id: str, now_ms: int, *, utc_offset_ms: int = 0) -> int | None:
-    """Return about when an id was made; None if it cannot be read.
-
-    The id holds the time since the start of a month. It is taken to be at most a month old.
-    """
-    if len(uniq_id) not in (32, 56):
-        return None
-    try:
-        elapsed_ms = int(uniq_id[-12:-4], 16)
-    except ValueError:
-        return None
-    start, _ = _month_bounds_ms(now_ms + utc_offset_ms)
-    if start + elapsed_ms > now_ms + utc_offset_ms:
-        start, _ = _month_bounds_ms(start - 1)
-    return start + elapsed_ms - utc_offset_ms

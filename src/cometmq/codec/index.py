@@ -1,4 +1,4 @@
-"""Index file: from a message key to places in the commit log, as an on-disk hash table.
+"""Index file: a hash table on disk, from message keys to physical offsets in the commit log.
 
 File = 40-byte head + slot_count * 4 + entry_count * 20 (``IndexFile``, ``IndexHeader``;
 docs/internals/store.md#index-file), big-endian::
@@ -27,9 +27,7 @@ __all__ = [
     "INDEX_SLOT",
     "INDEX_SLOT_BYTES",
     "SLOT_COUNT_DEFAULT",
-    "IndexEntry",
     "IndexHeader",
-    "decode_index_entry",
     "decode_index_header",
     "entry_position",
     "index_file_bytes",
@@ -73,15 +71,6 @@ class IndexHeader(NamedTuple):
     index_count: int
 
 
-class IndexEntry(NamedTuple):
-    """One entry of a bucket's chain."""
-
-    key_hash: int
-    physical_offset: int
-    delta_s: int
-    previous: int
-
-
 def index_key(topic: str, key: str) -> str:
     """Return the text that is hashed for a key or a unique id of a topic."""
     return f"{topic}#{key}"
@@ -116,17 +105,3 @@ def decode_index_header(buffer: bytes | bytearray | memoryview) -> IndexHeader:
     if len(buffer) < INDEX_HEADER_BYTES:
         raise CodecError(f"index head needs {INDEX_HEADER_BYTES} bytes, got {len(buffer)}")
     return IndexHeader._make(INDEX_HEADER.unpack_from(buffer, 0))
-
-
-def decode_index_entry(buffer: bytes | bytearray | memoryview, position: int = 0) -> IndexEntry:
-    """Return the entry at a position.
-
-    Raises:
-        CodecError: it is cut short.
-    """
-    if position < 0 or position + INDEX_ENTRY_BYTES > len(buffer):
-        raise CodecError(
-            f"index entry at position {position} needs {INDEX_ENTRY_BYTES} bytes,"
-            f" the buffer has {len(buffer)}"
-        )
-    return IndexEntry._make(INDEX_ENTRY.unpack_from(buffer, position))

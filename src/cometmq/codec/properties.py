@@ -14,9 +14,7 @@ from typing import Final, TypeAlias
 from cometmq.errors import LocalProtocolError
 
 __all__ = [
-    "NAME_VALUE_SEPARATOR",
     "PROPERTIES_BYTES_MAX",
-    "PROPERTY_SEPARATOR",
     "Needle",
     "decode_properties",
     "encode_properties",
@@ -31,8 +29,6 @@ __all__ = [
 
 Needle: TypeAlias = bytes | re.Pattern[bytes]
 """What property strings are searched for: bytes, or an expression where they have many forms."""
-NAME_VALUE_SEPARATOR: Final = "\x01"
-PROPERTY_SEPARATOR: Final = "\x02"
 # The length field of a stored message is a signed 16-bit integer.
 PROPERTIES_BYTES_MAX: Final = 32767
 

@@ -44,8 +44,6 @@ __all__ = [
     "MAGIC_V2",
     "ORIGIN_V4",
     "PHYSICAL_OFFSET_POSITION",
-    "PREPARED_BYTES",
-    "QUEUE_OFFSET_POSITION",
     "RECORD_BYTES_MIN",
     "STORE_HOST_V6_FLAG",
     "STORE_TIMESTAMP_POSITION_V4",
@@ -89,7 +87,6 @@ HEAD_V4: Final = struct.Struct(
 # so that a writer of many records packs it once.
 HEAD_WITH_ORIGIN_V4: Final = struct.Struct(">iiiiiqqiq36si")
 ORIGIN_V4: Final = struct.Struct(">8sq8siq")
-PREPARED_BYTES: Final = 8  # the last of an origin: prepared transaction offset
 assert HEAD_WITH_ORIGIN_V4.size == HEAD_V4.size
 assert ORIGIN_V4.size == 36
 BLANK: Final = struct.Struct(">ii")  # remaining bytes of the file, MAGIC_BLANK
@@ -98,7 +95,6 @@ BODY_POSITION_V4: Final = 88
 # Head, topic length (1) and properties length (2) of a V1 record with two IPv4 hosts.
 FIXED_BYTES_V1: Final = 91
 RECORD_BYTES_MIN: Final = FIXED_BYTES_V1
-QUEUE_OFFSET_POSITION: Final = 20
 PHYSICAL_OFFSET_POSITION: Final = 28
 SYS_FLAG_POSITION: Final = 36
 STORE_TIMESTAMP_POSITION_V4: Final = 56

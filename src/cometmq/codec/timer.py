@@ -1,4 +1,4 @@
-"""What a Java broker keeps of its timers: units of the timer log, and the file ``timercheck``.
+"""The timer files of a Java broker: units of the timer log, and the file ``timercheck``.
 
 Unit of the timer log, 52 bytes, big-endian (``TimerLog``, ``TimerMessageStore``;
 docs/internals/store.md#timer-log)::
@@ -80,7 +80,7 @@ class TimerLogUnit(NamedTuple):
 
     @property
     def slot_time_ms(self) -> int:
-        """When the wheel comes to it."""
+        """The time of the wheel's slot."""
         return self.write_time_ms + self.delay_ms
 
 

@@ -1,7 +1,7 @@
 """Properties of a timed message that was appended again, so that its old log file can be deleted.
 
-Both properties belong to this broker. It removes a client's when the message begins to wait, and
-its own when it delivers the message::
+Only the broker sets these properties. It removes those of a client when the message begins to wait,
+and its own when it delivers the message::
 
     TIMER_DUE_MS      exact time of delivery; a delay no longer gives it, since a delay counts from
                       the store time of its record

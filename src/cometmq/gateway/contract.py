@@ -1,18 +1,18 @@
 """The messages of the delay gateway: properties that name topic and time, and a plan for each.
 
-Does no I/O.
+The module does no I/O.
 
-A producer sends to the gateway's topic (``DELAY_GATEWAY``) an ordinary message, with tags, keys,
-body and properties as its consumers shall get them, and these user properties:
+A producer sends an ordinary message to the gateway's topic (``DELAY_GATEWAY``).  Its tags, keys,
+body and properties are those that its consumers get.  These user properties tell topic and time:
 
-- ``GATEWAY_TOPIC``: the topic it is for;
-- ``GATEWAY_TIME_MS``: when it is due, in ms since 1970, or ``GATEWAY_DELAY_MS``: how long after its
-  creation.
+- ``GATEWAY_TOPIC``: the topic of the delivery;
+- ``GATEWAY_TIME_MS``: the time of the delivery, in ms since 1970, or ``GATEWAY_DELAY_MS``: the
+  delay after the message's creation, in ms.
 
-The gateway delivers it to that topic with its tags, keys, message group, body and user properties,
-and
+The gateway delivers the message to that topic with its tags, keys, message group, body and user
+properties, and adds
 
-- ``GATEWAY_ID``: the unique id of the message that went in, the same in every repetition;
+- ``GATEWAY_ID``: the unique id of the producer's message, the same in every repetition;
 - ``GATEWAY_DUE_MS``: the time at which it was due.
 
 A message that cannot be delivered goes to the dead-letter topic (``DELAY_GATEWAY_DEAD``) with
@@ -97,7 +97,7 @@ class PlannedDelivery:
         """Make the message for the gateway's own store, which delivers an overdue one at once."""
         extra = {TOPIC: self.topic, ID: incoming.stable_id, DUE_MS: str(self.due_ms)}
         message = incoming.outgoing(store_topic, extra)
-        # No group in the store: it would put all its messages into one queue behind a slow topic.
+        # A group would put all its messages into one queue of the store, behind a slow topic.
         message.properties = {**message.properties, **_group(incoming)}
         message.message_group = None
         message.deliver_time_ms = self.due_ms if self.due_ms > now_ms else None
@@ -133,7 +133,7 @@ class Broken:
 
 
 def plan(incoming: Incoming, gateway_topics: frozenset[str]) -> PlannedDelivery | Broken:
-    """Plan a message; ``gateway_topics`` are refused, because it would come back."""
+    """Plan a message; ``gateway_topics`` are refused: from them the message would return."""
     properties = incoming.properties
     topic = properties.get(TOPIC)
     if not topic:

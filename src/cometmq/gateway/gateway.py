@@ -1,14 +1,14 @@
-"""The delay gateway: takes messages from a foreign cluster and delivers them there on time.
+"""The delay gateway: consumes messages of a foreign cluster and delivers them there on time.
 
-It consists of a consumer of the foreign cluster, a private broker with timers, and a producer of
+It consists of a consumer of the foreign cluster, a private broker with timers, and a producer for
 the foreign cluster.
 
 No message is lost: the foreign offset moves when the private broker has the message on disk (it
 flushes before it answers), and the private offset moves when the foreign broker has answered.  A
-crash between the two repeats the step, so a message may be delivered twice; both copies have the
-same ``GATEWAY_ID``.  A message that the foreign cluster does not accept now (unreachable, busy) is
-sent again every second.  One whose topic does not exist goes back to the store for a while, so that
-it holds up no other.  One that the cluster will never accept goes to the dead-letter topic.
+crash before that repeats the step, so a message may be delivered twice; both copies have the same
+``GATEWAY_ID``.  While the foreign cluster is unreachable or busy, the gateway sends the message
+again every second.  A message whose topic does not exist returns to the store for a while, so that
+it delays no other.  A message that the cluster never accepts goes to the dead-letter topic.
 """
 
 import asyncio
@@ -17,10 +17,11 @@ import json
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from cometmq.broker.base.config import BrokerConfig, load_config
+from cometmq.broker.base.config import SMALL_LOG_FILE_BYTES, BrokerConfig, load_config
 from cometmq.client.admin.admin import Admin
 from cometmq.client.consumer.push_consumer import PushConsumer
 from cometmq.client.message.message import ReceivedMessage
@@ -78,13 +79,13 @@ _OPEN: Final[dict[str, Any]] = {
 
 @dataclass(slots=True)
 class GatewayStatus:
-    """What the gateway has done since its start; times in ms."""
+    """The counters of a gateway since its start; times in ms."""
 
     foreign: str = ""
     topic: str = ""
     started_ms: int = 0
     written_ms: int = 0
-    taken: int = 0
+    accepted: int = 0
     delivered: int = 0
     dead: int = 0
     retries: int = 0
@@ -96,18 +97,18 @@ class GatewayStatus:
     def line(self) -> str:
         """One line for a log, from which a metrics collector can read every number."""
         return (
-            f"taken={self.taken} delivered={self.delivered} dead={self.dead} "
+            f"accepted={self.accepted} delivered={self.delivered} dead={self.dead} "
             f"retries={self.retries} postponed={self.postponed} overdue={self.overdue} "
             f"late_ms_max={self.late_ms_max}"
         )
 
     def table(self) -> dict[str, object]:
-        """Give the values by name, as in the status file."""
+        """The values by name, as in the status file."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 def read_status(store_path: str) -> dict[str, object] | None:
-    """Read the last status of a gateway with this store; None if none ever ran."""
+    """The last status of the gateway with this store; None if no gateway has used the store."""
     try:
         status: dict[str, object] = json.loads((Path(store_path) / STATUS_FILE).read_text())
     except FileNotFoundError:
@@ -121,13 +122,15 @@ class DelayGateway:
     Args:
         name_server: of the foreign cluster.
         store_path: directory of the private store.
-        topic: the foreign topic to take messages from.
-        dead_letter_topic: the foreign topic for messages that cannot be carried.
+        topic: the foreign topic that the gateway consumes.
+        dead_letter_topic: the foreign topic for messages that cannot be delivered.
         group: consumer and producer group at the foreign cluster.
         settings: keys of the private broker, by RocketMQ's names.
         client_ip: the address in the client ids; the machine's by default.
         env: clock, chance, network and workers; the machine's by default.
         disk: where the private store lives; the machine's by default.
+        at: called between the steps of a move, where a message is in both clusters; tests end the
+            process there.
         security: keys and TLS of the foreign cluster, as for `Producer`.
     """
 
@@ -143,6 +146,7 @@ class DelayGateway:
         client_ip: str | None = None,
         env: Environment | None = None,
         disk: Disk | None = None,
+        at: Callable[[str], None] = lambda step: None,
         **security: Any,
     ) -> None:
         self._name_server = name_server
@@ -153,15 +157,12 @@ class DelayGateway:
         self._settings = settings or {}
         self._env = env if env is not None else system_environment()
         self._disk = disk if disk is not None else RealDisk()
-        # A given environment is also the clients', with its network.
+        # The clients use this environment too, with its network.
         self._foreign_options = {"name_server": name_server, "env": env, **security}
         self._own_options: dict[str, Any] = {"env": env, **_OPEN}
         self._client_ip = client_ip
-        self.at: Callable[[str], None] = lambda step: None
-        """Called between the steps of a move, where a message is in both clusters; for tests."""
+        self._at = at
         self._stops = contextlib.AsyncExitStack()
-        self._foreign: Producer | None = None
-        self._own: Producer | None = None
         self._is_stopping = asyncio.Event()
         self._reporter: asyncio.Task[None] | None = None
         self.status = GatewayStatus(name_server, topic)
@@ -169,7 +170,7 @@ class DelayGateway:
     # -- life -------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open the store, deliver what is overdue, and begin to take messages.
+        """Open the store, deliver overdue messages, and begin to consume.
 
         Raises:
             StoreError: the store cannot be opened.
@@ -201,15 +202,17 @@ class DelayGateway:
                     await admin.create_topic(topic)
         own = {"client_ip": self._client_ip, **self._own_options}
         foreign = {"client_ip": self._client_ip, **self._foreign_options}
-        self._own = Producer("GATEWAY_IN", **own)
-        self._foreign = Producer(self._group, **foreign)
-        for producer in (self._own, self._foreign):
+        # A send is tried once: the gateway repeats what failed, and says so in its status.
+        producers = _Producers(
+            Producer("GATEWAY_IN", retries=0, **own), Producer(self._group, retries=0, **foreign)
+        )
+        for producer in producers:
             self._stops.push_async_callback(producer.shutdown)
             await producer.start()
         out = PushConsumer(
             "GATEWAY_OUT",
             {HELD_TOPIC: "*"},
-            self._deliver,
+            partial(self._deliver, producers),
             consume_from="first",
             concurrency=CONCURRENCY,
             max_reconsume_times=FOR_EVER,
@@ -218,7 +221,7 @@ class DelayGateway:
         taking = PushConsumer(
             self._group,
             {self._topic: "*"},
-            self._accept,
+            partial(self._accept, producers),
             consume_from="first",
             concurrency=CONCURRENCY,
             max_reconsume_times=FOR_EVER,
@@ -230,7 +233,7 @@ class DelayGateway:
         self._reporter = asyncio.create_task(self._report())
 
     async def stop(self) -> None:
-        """Finish running moves and close; waiting messages stay in the store.
+        """Finish the deliveries under way and close; waiting messages stay in the store.
 
         If a part fails to stop, the others are stopped nevertheless and its error is raised then.
         """
@@ -250,33 +253,31 @@ class DelayGateway:
 
     # -- in ---------------------------------------------------------------------------------
 
-    async def _accept(self, message: ReceivedMessage) -> None:
+    async def _accept(self, producers: "_Producers", message: ReceivedMessage) -> None:
         """Store a message of the foreign cluster; its offset moves when this returns."""
         incoming = _incoming(message)
         planned = plan(incoming, frozenset({self._topic, self._dead_letter_topic}))
-        self.at("taken")
+        self._at("taken")
         if isinstance(planned, Broken):
-            await self._bury(incoming, planned.reason)
-        elif (refusal := await self._hold(incoming, planned)) is not None:
-            await self._bury(incoming, refusal)
-        self.at("held")
-        self.status.taken += 1
+            await self._bury(producers.foreign, incoming, planned.reason)
+        elif (refusal := await self._hold(producers.own, incoming, planned)) is not None:
+            await self._bury(producers.foreign, incoming, refusal)
+        self._at("held")
+        self.status.accepted += 1
 
-    async def _hold(self, incoming: Incoming, planned: PlannedDelivery) -> str | None:
-        """Write a message to the private store; give the reason if it refuses the message."""
-        own = self._own
-        assert own is not None
+    async def _hold(
+        self, own: Producer, incoming: Incoming, planned: PlannedDelivery
+    ) -> str | None:
+        """Write a message to the private store; the reason if the store refuses the message."""
         now_ms = self._env.clock.now_ms()
         self.status.overdue += planned.due_ms <= now_ms
         message = planned.for_store(incoming, HELD_TOPIC, now_ms)
 
         async def send() -> str | None:
             try:
-                result = await own.send(message)
+                await _put(own, message)
             except (MessageRefused, LocalProtocolError) as error:
                 return f"the gateway cannot hold it: {error}"
-            if result.status is not SendStatus.SEND_OK:
-                raise CometError(f"the gateway's store answered {result.status.name}")
             return None
 
         refusal: str | None = await self._retry(send, f"hold {incoming.stable_id}")
@@ -284,14 +285,16 @@ class DelayGateway:
 
     # -- out --------------------------------------------------------------------------------
 
-    async def _deliver(self, message: ReceivedMessage) -> None:
+    async def _deliver(self, producers: "_Producers", message: ReceivedMessage) -> None:
         """Send a message that is due to its topic; its offset moves when this returns."""
         incoming = _incoming(message)
         due_ms = int(incoming.properties[DUE_MS])
         outgoing = released(incoming)
-        self.at("due")
+        self._at("due")
+        own, foreign = producers
         fault = await self._retry(
-            lambda: self._send(outgoing), f"bring {incoming.stable_id} to {outgoing.topic}"
+            lambda: _send(foreign, outgoing),
+            f"bring {incoming.stable_id} to {outgoing.topic}",
         )
         if isinstance(fault, _Later):
             # The store waits for the topic, because a message that waits here holds up others.
@@ -302,52 +305,23 @@ class DelayGateway:
             again = PlannedDelivery(outgoing.topic, self._env.clock.now_ms() + LATER_MS)
             stored = again.for_store(incoming, HELD_TOPIC, 0)
             stored.properties = {**incoming.outgoing(HELD_TOPIC, {}).properties}
-            await self._retry(lambda: self._put(stored), f"hold {incoming.stable_id} again")
+            await self._retry(lambda: _put(own, stored), f"hold {incoming.stable_id} again")
             return
         if fault is not None:
-            await self._bury(incoming, fault)
+            await self._bury(foreign, incoming, fault)
             return
-        self.at("brought")
+        self._at("brought")
         self.status.delivered += 1
         if incoming.properties.get("TIMER_OUT_MS"):
             late_ms = self._env.clock.now_ms() - due_ms
             self.status.late_ms_max = max(self.status.late_ms_max, late_ms)
 
-    async def _put(self, message: Message) -> None:
-        assert self._own is not None
-        result = await self._own.send(message)
-        if result.status is not SendStatus.SEND_OK:
-            raise CometError(f"the gateway's store answered {result.status.name}")
-
-    async def _send(self, message: Message) -> "str | _Later | None":
-        """Send once to the foreign cluster; give None, or why it does not take the message."""
-        assert self._foreign is not None
-        try:
-            result = await self._foreign.send(message)
-        except CometError as error:
-            cause = error.__cause__ if isinstance(error, SendFailed) else error
-            if isinstance(cause, (NoRoute, TopicNotExist)):
-                return _Later(str(cause))
-            is_final = isinstance(
-                cause, (MessageRefused, NoPermission, InvalidParameter, LocalProtocolError)
-            )
-            if is_final and not isinstance(cause, AccessDenied):
-                return f"the cluster refused it: {cause}"
-            raise
-        if result.status is not SendStatus.SEND_OK:
-            log.warning("%s was stored with %s", message.topic, result.status.name)
-        return None
-
-    async def _bury(self, incoming: Incoming, reason: str) -> None:
+    async def _bury(self, foreign: Producer, incoming: Incoming, reason: str) -> None:
         """Send a message to the dead-letter topic."""
         message = incoming.dead(self._dead_letter_topic, reason)
         log.warning("dead letter %s: %s", incoming.stable_id, reason)
 
-        async def send() -> None:
-            assert self._foreign is not None
-            await self._foreign.send(message)
-
-        await self._retry(send, f"bury {incoming.stable_id}")
+        await self._retry(lambda: foreign.send(message), f"bury {incoming.stable_id}")
         self.status.dead += 1
 
     async def _retry(self, work: Callable[[], Awaitable[Any]], purpose: str) -> Any:
@@ -406,11 +380,44 @@ class DelayGateway:
             log.warning("the status file %s cannot be written: %s", path, error)
 
 
+class _Producers(NamedTuple):
+    """The producers of a running gateway: for its own store, and for the foreign cluster."""
+
+    own: Producer
+    foreign: Producer
+
+
 @dataclass(frozen=True, slots=True)
 class _Later:
-    """A message cannot be delivered now, and no other may wait for it."""
+    """The reason why a message cannot be delivered now, though other messages can."""
 
     reason: str
+
+
+async def _put(own: Producer, message: Message) -> None:
+    """Send once to the gateway's own store."""
+    result = await own.send(message)
+    if result.status is not SendStatus.SEND_OK:
+        raise CometError(f"the gateway's store answered {result.status.name}")
+
+
+async def _send(foreign: Producer, message: Message) -> str | _Later | None:
+    """Send once to the foreign cluster; None, or why it does not accept the message."""
+    try:
+        result = await foreign.send(message)
+    except CometError as error:
+        cause = error.__cause__ if isinstance(error, SendFailed) else error
+        if isinstance(cause, (NoRoute, TopicNotExist)):
+            return _Later(str(cause))
+        is_final = isinstance(
+            cause, (MessageRefused, NoPermission, InvalidParameter, LocalProtocolError)
+        )
+        if is_final and not isinstance(cause, AccessDenied):
+            return f"the cluster refused it: {cause}"
+        raise
+    if result.status is not SendStatus.SEND_OK:
+        log.warning("%s was stored with %s", message.topic, result.status.name)
+    return None
 
 
 def _incoming(message: ReceivedMessage) -> Incoming:
@@ -436,6 +443,7 @@ def _private(store_path: str, settings: dict[str, Any]) -> BrokerConfig:
         "namesrvAddr": "",
         "flushDiskType": "SYNC_FLUSH",
         "autoCreateTopicEnable": False,
+        "mappedFileSizeCommitLog": SMALL_LOG_FILE_BYTES,
         "storePathRootDir": store_path,
         **settings,
     }

@@ -1,4 +1,4 @@
-"""Topic and group names: the reserved ones, the derived ones, and which are legal.
+"""Topic and group names: reserved names, derived names, and the rules for legal names.
 
 Source: ``TopicValidator``, ``MixAll`` and ``TopicConfigManager`` of RocketMQ 5.4.0.
 """
@@ -21,6 +21,7 @@ __all__ = [
     "SCHEDULE_TOPIC",
     "SELF_TEST_TOPIC",
     "SEND_FORBIDDEN_TOPICS",
+    "SENT_PREFIX",
     "STAGED_DECISION_TOPIC",
     "STAGED_TOPIC",
     "SYSTEM_GROUPS",
@@ -41,6 +42,7 @@ __all__ = [
     "park_topic",
     "reply_topic",
     "retry_topic",
+    "sent_topic",
 ]
 
 DEFAULT_TOPIC: Final = "TBW102"
@@ -66,6 +68,8 @@ RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 PARK_PREFIX: Final = "%PARK%"
 """Our own: parked messages of an ordered consumer group, see `core.extensions.parking`."""
+SENT_PREFIX: Final = "%SENT%"
+"""Our own: which dead letters of a group were sent again, see `client.admin.redrive_ledger`."""
 LMQ_PREFIX: Final = "%LMQ%"
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 
@@ -126,27 +130,32 @@ _LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
 
 def retry_topic(consumer_group: str) -> str:
-    """The topic that holds a group's messages waiting for another try."""
+    """The topic of a group's messages that wait for another try."""
     return RETRY_PREFIX + consumer_group
 
 
 def dlq_topic(consumer_group: str) -> str:
-    """The topic that holds a group's dead letters."""
+    """The topic of a group's dead letters."""
     return DLQ_PREFIX + consumer_group
 
 
 def park_topic(consumer_group: str) -> str:
-    """The topic that holds a group's parked messages."""
+    """The topic of a group's parked messages."""
     return PARK_PREFIX + consumer_group
 
 
+def sent_topic(consumer_group: str) -> str:
+    """The topic that records which dead letters of a group were sent again."""
+    return SENT_PREFIX + consumer_group
+
+
 def reply_topic(cluster: str) -> str:
-    """The topic of request-reply answers in a cluster."""
+    """The topic of a cluster's replies."""
     return f"{cluster}_REPLY_TOPIC"
 
 
 def group_of_retry_topic(topic: str) -> str:
-    """The consumer group a retry topic belongs to."""
+    """The consumer group of a retry topic."""
     return topic[len(RETRY_PREFIX) :]
 
 

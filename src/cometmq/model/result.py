@@ -1,4 +1,4 @@
-"""Outcomes of a send or a pull. A status that is not an error is a value, not an exception."""
+"""Outcomes of sends and pulls. A status that is not an error is a value, not an exception."""
 
 from enum import IntEnum
 from typing import NamedTuple
@@ -18,16 +18,18 @@ class SendStatus(IntEnum):
 
 
 class SendResult(NamedTuple):
-    """Where a message went.
+    """Where a message was stored.
 
     ``message_id`` is the client's unique id (UNIQ_KEY), ``offset_message_id`` the broker's id,
     which holds its address and the position in the commit log; both are comma-joined for a batch.
+    ``queue_offset`` is None for a delayed message, which gets its place in the queue only when it
+    is due.
     """
 
     status: SendStatus
     message_id: str
     message_queue: MessageQueue
-    queue_offset: int
+    queue_offset: int | None
     offset_message_id: str
     transaction_id: str | None = None
     recall_handle: str | None = None

@@ -25,14 +25,6 @@ class DataVersion:
         """The version after a change at ``now_ms``."""
         return DataVersion(now_ms, self.counter + 1, state_version)
 
-    def is_newer_than(self, other: "DataVersion") -> bool:
-        """Order of Java's ``DataVersion.compare``: state version, then counter, then time."""
-        return (self.state_version, self.counter, self.timestamp_ms) > (
-            other.state_version,
-            other.counter,
-            other.timestamp_ms,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
@@ -46,10 +38,6 @@ class TopicConfig:
     topic_sys_flag: int = 0
     order: bool = False
     attributes: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def is_readable(self) -> bool:
-        return bool(self.perm & PERM_READ)
 
     @property
     def is_writable(self) -> bool:

@@ -1,10 +1,10 @@
-"""The blocking side of a client connection: the same sans-IO framing over a plain socket.
+"""A client connection over a blocking socket, with the same sans-IO `Connection` as asyncio's.
 
 A thread that sends and waits needs no event loop: handing requests to a background loop costs a
 third of the rate. Threads may share a channel: its lock lets one request run at a time.
 
-A request takes two system calls: the kernel watches the timeout (SO_RCVTIMEO), while Python's own
-timeout would poll before each call, and one buffer receives all answers.
+A request takes two system calls. The kernel watches the timeout (SO_RCVTIMEO), because Python's own
+timeout would poll before each call. One buffer receives all answers.
 """
 
 import os
@@ -29,7 +29,11 @@ _TIMEVAL = struct.Struct("@ll")
 
 
 class BlockingChannel:
-    """One connection, one request at a time; ``on_request`` serves the server's requests."""
+    """One connection, one request at a time; ``on_request`` serves the server's requests.
+
+    Raises:
+        ConnectFailed: the connection could not be made, or the address has another form.
+    """
 
     __slots__ = (
         "_buffer",
@@ -133,7 +137,7 @@ class BlockingChannel:
         except (BlockingIOError, ssl.SSLWantReadError):
             return True
         except (ConnectFailed, RequestTimeout):
-            raise  # an answer of ours did not leave
+            raise  # an answer of this client was not sent
         except OSError:
             self.close()
             return False
@@ -203,7 +207,7 @@ class BlockingChannel:
             try:
                 data = self._read()
             except (TimeoutError, BlockingIOError) as error:
-                # The answer may still come and would be taken for another request's: reconnect.
+                # A late answer would be taken for another request's, so the channel closes.
                 self.close()
                 raise RequestTimeout(
                     f"{self.address} did not answer within {timeout_ms} ms"
@@ -228,7 +232,7 @@ class BlockingChannel:
                     answer = command
             if answer is not None:
                 return answer
-            # Only a peer that keeps sending other commands gets here: bound the whole wait.
+            # The peer sends other commands, so the kernel's timeout does not bound the whole wait.
             now = time.monotonic()
             if deadline == 0.0:
                 deadline = now + timeout_ms / 1000

@@ -1,8 +1,8 @@
-"""The asyncio side of a client connection: many requests in flight, answers in any order.
+"""A client connection over asyncio: many requests in flight, answers in any order.
 
-No task and no timer per request: a request is one entry with a deadline in the channel's
-`Connection`, and one timer per channel takes the expired ones. Writes of one loop turn leave in one
-system call.
+A request needs no task and no timer of its own: it is an entry with a deadline in the channel's
+`Connection`, and one timer per channel ends the expired requests. Writes of one loop turn leave in
+one system call.
 """
 
 import asyncio
@@ -93,7 +93,7 @@ class Channel(asyncio.Protocol):
         return self._connection.in_flight_count
 
     def deadline_in(self, timeout_ms: float) -> float:
-        """Return the deadline of a request that is made now."""
+        """Return the deadline of a request that begins now."""
         return self._env.clock.monotonic() + timeout_ms / 1000
 
     def call(self, opaque: int, frame: bytes, deadline: float, on_answer: OnAnswer) -> None:
@@ -280,16 +280,6 @@ class ChannelPool:
     ``prepare`` is called with each request before it is encoded, to sign it.
     """
 
-    __slots__ = (
-        "_channels",
-        "_connecting",
-        "_env",
-        "_is_closed",
-        "_on_close",
-        "_on_request",
-        "_prepare",
-    )
-
     def __init__(
         self,
         env: Environment,
@@ -303,7 +293,7 @@ class ChannelPool:
         self._on_close = on_close
         self._channels: dict[str, Channel] = {}
         self._connecting: dict[str, asyncio.Future[Channel]] = {}
-        self._is_closed = False
+        self.is_closed = False
 
     def open_channel(self, address: str) -> Channel | None:
         """The channel to ``address`` if one is connected now; never waits."""
@@ -315,7 +305,7 @@ class ChannelPool:
         return [channel for channel in self._channels.values() if not channel.is_closed]
 
     async def get(self, address: str, timeout_ms: int = 3000) -> Channel:
-        """Return the channel to ``address``; callers that come while it connects share one attempt.
+        """Return the channel to ``address``; callers during an attempt to connect share it.
 
         Raises:
             ConnectFailed: no connection could be made, or the pool is closed.
@@ -323,7 +313,7 @@ class ChannelPool:
         channel = self._channels.get(address)
         if channel is not None and not channel.is_closed:
             return channel
-        if self._is_closed:
+        if self.is_closed:
             raise ConnectFailed(f"no connection to {address}: this client is closed")
         attempt = self._connecting.get(address)
         if attempt is None:
@@ -340,7 +330,7 @@ class ChannelPool:
             lambda: Channel(self._env, address, self._on_request, self._lost, self._prepare),
             timeout_ms,
         )
-        if self._is_closed:
+        if self.is_closed:
             channel.abort()
             raise ConnectFailed(f"no connection to {address}: this client is closed")
         self._channels[address] = channel
@@ -360,7 +350,7 @@ class ChannelPool:
 
     async def close(self) -> None:
         """Close every channel after sending what is queued."""
-        self._is_closed = True
+        self.is_closed = True
         for attempt in list(self._connecting.values()):
             attempt.cancel()
         channels = list(self._channels.values())
@@ -368,7 +358,7 @@ class ChannelPool:
             channel.close()
         self._channels.clear()
         await asyncio.sleep(0)
-        # TLS sends a closing alert and waits for the peer's; plain connections end by themselves.
+        # TLS sends a closing alert and waits for the peer's; a plain connection needs no wait.
         waiting = [channel for channel in channels if channel.is_encrypted]
         for _ in range(GOODBYE_TURNS):
             if all(channel.is_closed for channel in waiting):

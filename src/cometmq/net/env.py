@@ -46,8 +46,6 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clock."""
 
-    __slots__ = ()
-
     # The function itself, since every message reads the clock twice.
     monotonic = staticmethod(time.monotonic)
 
@@ -56,7 +54,7 @@ class SystemClock:
 
 
 def let_go() -> None:
-    """Let the event loop have the interpreter's lock; workers that compute for long call this."""
+    """Release the interpreter's lock for the event loop; workers call this in long computations."""
     time.sleep(0)
 
 
@@ -76,8 +74,6 @@ class WorkerPool(Protocol):
 
 class ThreadWorkers:
     """A small thread pool bound to the event loop that was running when it was first used."""
-
-    __slots__ = ("_executor", "_loop")
 
     def __init__(self) -> None:
         self._executor: ThreadPoolExecutor | None = None

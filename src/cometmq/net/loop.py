@@ -1,4 +1,4 @@
-"""What a process needs: the fastest event loop there is, stop signals, open files."""
+"""Sets up a process: the fastest event loop, stop signals, the limit of open files."""
 
 import asyncio
 import signal

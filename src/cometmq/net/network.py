@@ -17,6 +17,7 @@ __all__ = [
     "local_ip",
     "not_a_host",
     "parse_address",
+    "resolve",
 ]
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
@@ -26,10 +27,10 @@ LISTEN_BACKLOG = 1024
 
 
 def foreign_protocol(address: str, fault: RemoteProtocolError) -> ConnectFailed:
-    """Return the error of requests to a peer whose bytes are no frames: another kind of server."""
+    """Return the error for a peer whose bytes are not frames, such as a server of another kind."""
     return ConnectFailed(
-        f"what {address} sends is not the remoting protocol: {fault}; check that the port is a "
-        "RocketMQ broker's or name server's"
+        f"the server at {address} does not speak the remoting protocol: {fault}; check that the "
+        "port is that of a RocketMQ broker or name server"
     )
 
 
@@ -38,7 +39,7 @@ class Listener(Protocol):
 
     @property
     def port(self) -> int:
-        """The bound port, also when 0 was asked for."""
+        """The bound port, also after a request for port 0."""
         ...
 
     def close(self) -> None:
@@ -69,10 +70,16 @@ class Network(Protocol):
         """
         ...
 
+    async def resolve(self, host: str, port: int) -> list[str]:
+        """Return every address, ``ip:port``, of a host name.
+
+        Raises:
+            ConnectFailed: the name is not known.
+        """
+        ...
+
 
 class _TcpListener:
-    __slots__ = ("_server", "port")
-
     def __init__(self, server: asyncio.Server, port: int) -> None:
         self._server = server
         self.port = port
@@ -84,11 +91,14 @@ class _TcpListener:
 class TcpNetwork:
     """Plain TCP on the running event loop."""
 
-    __slots__ = ()
-
     async def listen(
         self, host: str, port: int, accept: Callable[[], asyncio.Protocol]
     ) -> Listener:
+        """Listen on an address.
+
+        Raises:
+            ConnectFailed: the address cannot be bound; the text says what to change.
+        """
         loop = asyncio.get_running_loop()
         try:
             server = await loop.create_server(
@@ -104,6 +114,11 @@ class TcpNetwork:
     async def connect(
         self, host: str, port: int, factory: Callable[[], P], timeout_ms: int = 3000
     ) -> P:
+        """Connect to an address.
+
+        Raises:
+            ConnectFailed: no connection could be made in time; the text names the cause.
+        """
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -120,6 +135,29 @@ class TcpNetwork:
             raise not_a_host(host, port) from error
         return protocol
 
+    async def resolve(self, host: str, port: int) -> list[str]:
+        """Return every address of a host name, as the machine's resolver has them.
+
+        Raises:
+            ConnectFailed: the name is not known.
+        """
+        return await asyncio.to_thread(resolve, host, port)
+
+
+def resolve(host: str, port: int) -> list[str]:
+    """Return every ``ip:port`` of a host name; blocks the calling thread.
+
+    Raises:
+        ConnectFailed: the name is not known.
+    """
+    try:
+        answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConnectFailed(f"no address of {host} is known: {error.strerror or error}") from error
+    except UnicodeError as error:
+        raise not_a_host(host, port) from error
+    return [format_address(str(address[0]), port) for *_, address in dict.fromkeys(answers)]
+
 
 def _listen_hint(error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
@@ -130,7 +168,7 @@ def _listen_hint(error: OSError) -> str:
 
 
 def not_a_host(host: str, port: int) -> ConnectFailed:
-    """Return the error for a host name that cannot be looked up: too long a label, or no text."""
+    """Return the error for a host name that cannot be looked up, such as one with a long label."""
     return ConnectFailed(
         f"no connection to {format_address(host, port)}: {host!a} is no host name; "
         "write a name or an IP address"

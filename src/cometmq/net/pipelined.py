@@ -1,10 +1,10 @@
-"""A blocking connection for answers of MiBs: requests are sent ahead, bodies are not copied.
+"""A blocking connection for answers of several MiB: requests are sent ahead, bodies not copied.
 
-`post` sends requests, `take` returns the answer of one later; in between the caller works on an
-earlier answer while the peer works on this one. Threads must not share a channel.
+`post` sends requests, and `take` returns the answer to one of them later. In between, the caller
+works on an earlier answer while the peer works on this one. Threads must not share a channel.
 
-A body is received into a buffer that is used again, so that receiving does not touch new pages each
-time. There are two buffers in turn: what `take` returned holds until the next but one `take`.
+Bodies are received into two buffers in turn, so that receiving does not touch new pages each time.
+The body that `take` returns is valid until the second `take` after it.
 """
 
 from collections.abc import Sequence
@@ -57,7 +57,8 @@ class PipelinedChannel(BlockingChannel):
         Raises:
             RequestTimeout: nothing came in time.
             ConnectFailed: the connection is closed or broke.
-            RemoteProtocolError: the peer sent no frame, or an answer to no request.
+            RemoteProtocolError: the peer sent bytes that are not a frame, or an answer to a request
+                that was not sent.
         """
         early = self._early.pop(opaque, None)
         if early is not None:
@@ -70,7 +71,8 @@ class PipelinedChannel(BlockingChannel):
                     continue
                 if not self._connection.take_request(command.opaque):
                     raise RemoteProtocolError(
-                        f"{self.address} answers what was not asked: opaque {command.opaque}"
+                        f"{self.address} answered a request that was not sent, with opaque "
+                        f"{command.opaque}"
                     )
                 if command.opaque == opaque:
                     return command, body

@@ -30,7 +30,7 @@ from cometmq.wire.command.command import (
 from cometmq.wire.frame.connection import IDLE_MS_MAX, Connection
 from cometmq.wire.frame.framing import FrameReader, ServerCommand
 
-__all__ = ["Answer", "Handler", "RemotingServer", "Run", "ServerConnection"]
+__all__ = ["Answer", "Front", "Handler", "RemotingServer", "Run", "ServerConnection"]
 
 log = logging.getLogger("cometmq.net")
 
@@ -44,6 +44,10 @@ Run: TypeAlias = Callable[[Sequence[Any], int, "ServerConnection", int], tuple[i
 """``(commands, start, connection, now_ms) -> (end, answers)``: serves requests of one type from
 ``start`` on and returns the index of the first command it did not serve, and the answers in
 order."""
+
+Front: TypeAlias = Callable[[bytes, "ServerConnection", int], tuple[int, bytes]]
+"""``(data, connection, now_ms) -> (end, answers)``: serves the frames that ``data`` begins with, as
+long as they are plain, and returns where the first frame begins that it did not serve."""
 
 OnAnswer: TypeAlias = Callable[[RemotingCommand | None], None]
 """Called with a client's answer to a request of ours, or with None when none comes."""
@@ -136,7 +140,17 @@ class ServerConnection(asyncio.Protocol):
         now_ms = self._server.env.clock.now_ms()
         connection = self._connection
         connection.received_ms = now_ms
-        commands = connection.receive_data(data)
+        data = connection.join_data(data)
+        position = 0
+        front = self._server.front
+        if front is not None and data and not self._backlog:
+            position, answers = front(data, self, now_ms)
+            if answers:
+                connection.outgoing.append(answers)
+            if position == len(data):
+                self._flush()
+                return
+        commands = connection.parse_data(data, position)
         if connection.fault is not None:
             log.warning("connection from %s closed: %s", self.peer, connection.fault)
             self._answer_all(commands, now_ms)
@@ -179,7 +193,7 @@ class ServerConnection(asyncio.Protocol):
     def unsent_bytes(self) -> int:
         """How many bytes the transport holds that the peer has not taken yet.
 
-        After they exceed WRITE_BUFFER_BYTES_HIGH, `when_drained` is called once they sink again.
+        When they exceed WRITE_BUFFER_BYTES_HIGH and fall again, `when_drained` is called.
         """
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
@@ -201,7 +215,7 @@ class ServerConnection(asyncio.Protocol):
         self.send(self._connection.encode_oneway(command))
 
     def call(self, command: RemotingCommand, timeout_ms: int, on_answer: OnAnswer) -> None:
-        """Send a request to the client; ``on_answer`` gets the answer, or None when none comes."""
+        """Send a request to the client; ``on_answer`` gets the answer, or None without one."""
         connection = self._connection
         if connection.is_closed:
             on_answer(None)
@@ -241,7 +255,7 @@ class ServerConnection(asyncio.Protocol):
             command = commands[index]
             end = index
             answer: bytes | list[Any] | None = None
-            if type(command) is not RemotingCommand and index + 1 < count:
+            if index + 1 < count and type(command) in runs:
                 end, answer = self._serve_run(runs[type(command)], commands, index, now_ms)
             if end == index:
                 end, answer = index + 1, self._serve(command, now_ms)
@@ -292,7 +306,7 @@ class ServerConnection(asyncio.Protocol):
         except Exception as error:
             kind = type(commands[start])
             log.exception("requests %d from %s failed", commands[start].code, self.peer)
-            # Some of them may be stored already, so none is tried again.
+            # Some of the messages may be stored already, so none is tried again.
             remark = f"{type(error).__name__}: {error}"
             failures: list[bytes] = []
             for command in takewhile(
@@ -346,17 +360,6 @@ class RemotingServer:
     ``on_open`` and ``on_close`` are called with every connection.
     """
 
-    __slots__ = (
-        "_listeners",
-        "_on_close",
-        "_on_open",
-        "_sweeper",
-        "connections",
-        "env",
-        "handlers",
-        "runs",
-    )
-
     def __init__(
         self,
         env: Environment,
@@ -370,7 +373,9 @@ class RemotingServer:
         self.runs: Mapping[type, Run] = {}
         """Who serves several requests of one fast-decoded type that arrive together.
 
-        The owner sets all types or none before the first connection."""
+        The owner sets all of them or none before the first connection."""
+        self.front: Front | None = None
+        """Who serves the plain requests at the beginning of what a read brought."""
         # A dictionary keeps the order of insertion. A set of objects iterates differently in every
         # process, and a simulation has to repeat itself.
         self.connections: dict[ServerConnection, None] = {}
@@ -410,13 +415,13 @@ class RemotingServer:
             connection.abort("the server is stopping")
 
     def opened(self, connection: ServerConnection) -> None:
-        """Called by a connection when its transport is up."""
+        """Called by a connection when its transport is connected."""
         self.connections[connection] = None
         if self._on_open is not None:
             self._on_open(connection)
 
     def closed(self, connection: ServerConnection) -> None:
-        """Called by a connection when its transport is gone."""
+        """Called by a connection when its transport is closed."""
         self.connections.pop(connection, None)
         if self._on_close is not None:
             self._on_close(connection)

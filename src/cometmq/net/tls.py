@@ -23,7 +23,7 @@ TlsContext: TypeAlias = ssl.SSLContext
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How to speak TLS to name servers and brokers.
+    """TLS settings for connections to name servers and brokers.
 
     Args:
         ca_file: PEM file of the authorities to trust; the system's if None.
@@ -108,8 +108,6 @@ def _failure(address: str, error: Exception) -> ConnectFailed:
 class TlsNetwork:
     """TCP whose outgoing connections are encrypted."""
 
-    __slots__ = ("_context", "_plain")
-
     def __init__(self, context: TlsContext) -> None:
         self._context = context
         self._plain = TcpNetwork()
@@ -143,6 +141,14 @@ class TlsNetwork:
         except UnicodeError as error:
             raise not_a_host(host, port) from error
         return protocol
+
+    async def resolve(self, host: str, port: int) -> list[str]:
+        """Return every address of a host name.
+
+        Raises:
+            ConnectFailed: the name is not known.
+        """
+        return await self._plain.resolve(host, port)
 
 
 def wrap_socket(

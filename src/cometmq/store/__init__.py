@@ -1,4 +1,4 @@
-"""Mapped files, commit log, consume queues, index, flush, recovery, retention, offline readers.
+"""The message store: commit log, consume queues, index, timers, recovery, retention, offline tools.
 
-The store is given its disk, workers and clock; it knows neither the wire nor asyncio.
+The caller passes disk, workers and clock; the store depends neither on the wire nor on asyncio.
 """

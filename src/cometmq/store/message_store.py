@@ -1,16 +1,16 @@
-"""Message store: appends messages to the log and their queues, and reads them.
+"""The message store: appends messages to a log and to queues, and reads them.
 
-`MessageStore` wires the parts of a store and opens and closes them: appender (`put`), reader
-(`get`), log, queues, flusher, index, side file and retention.  The caller passes the clock, timers,
-workers and disk, so the store depends neither on the wire nor on asyncio.  All methods belong to
-the loop's thread unless they say otherwise.
+`MessageStore` makes, opens and closes the parts of a store: appender (`put`), reader (`get`), log,
+queues, flusher, index, side file and retention.  The caller passes the clock, timers, workers and
+disk, so the store depends neither on the wire nor on asyncio.  Its methods are called on the loop's
+thread unless they say otherwise.
 
-A message is visible to readers when it is *confirmed*: at once with asynchronous flush, after
-its flush with SYNC_FLUSH.  `get`, `max_queue_offset` and arrival listeners end there.
+A message becomes visible when it is *confirmed*: at once with asynchronous flush, after its flush
+with SYNC_FLUSH.  `get`, `max_queue_offset` and the arrival listener cover visible messages only.
 
 Durable when (process death / power cut):
     record       put has returned / `when_durable` has called back with True
-    unit, index  about a second later; derived again from the log until then / once a minute
+    unit, index  about a second later / once a minute; recovery derives younger ones from the log
 """
 
 from __future__ import annotations
@@ -35,7 +35,13 @@ from cometmq.store.base.results import TimeBoundary
 from cometmq.store.index.service import IndexService
 from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.log.flush import Flusher
-from cometmq.store.queue.consume_queue import ConsumeQueues, end_without_hold, hold, release
+from cometmq.store.queue.consume_queue import (
+    ConsumeQueue,
+    ConsumeQueues,
+    end_without_hold,
+    hold,
+    release,
+)
 from cometmq.store.queue.extension import QueueExt
 from cometmq.store.queue.mender import QueueMender
 from cometmq.store.queue.search import QueueSearch
@@ -75,30 +81,42 @@ class MessageStore:
         self._clock = clock
         self._log = CommitLog(config, disk, workers, clock)
         self._queues = ConsumeQueues(config, disk)
-        self._writer = QueueWriter(config, disk, workers, self._log)
         self._ext = QueueExt(config, disk, self._log, self._queues)
-        self._writer.ext = self._ext
+        self._writer = QueueWriter(
+            config,
+            disk,
+            workers,
+            self._log,
+            self._ext,
+            lambda batch, filed: self._upkeep.frame_of(batch, filed),  # noqa: PLW0108 - made below
+            lambda: self._upkeep.record_synced(),  # noqa: PLW0108 - made below
+        )
         self._flusher = Flusher(
             config,
             disk,
             workers,
             self._log,
             clock,
-            lambda flushed: self._appender.confirm(flushed),  # noqa: PLW0108 - made further down
+            lambda flushed: self._appender.confirm(flushed),  # noqa: PLW0108 - made below
         )
         self._index = IndexService(config, disk, workers, clock, lambda: self._log.wrote)
         self._java = JavaCheckpoint(disk, config.root)
         self._search = QueueSearch(self._log, self._queues)
         self._mender = QueueMender(config, disk, self._log, self._queues, self._writer)
         self._reader = MessageReader(
-            config, self._log, self._queues, self._search, self._mender, self._ext
+            config,
+            self._log,
+            self._queues,
+            self._search,
+            self._mender,
+            self._ext,
+            lambda: self.confirmed_offset,
         )
-        self._reader.confirmed_offset = lambda: self.confirmed_offset
         self.mover = Mover(
             workers,
             self._reader.message_at,
             lambda then: self._flusher.when_durable(self._log.wrote, then),
-            lambda: self._appender.lifted(),  # noqa: PLW0108 - made further down
+            lambda: self._appender.lifted(),  # noqa: PLW0108 - made below
         )
         """Appends pending messages again before retention deletes their log file."""
         self._retention = Retention(
@@ -121,6 +139,7 @@ class MessageStore:
             self._flusher,
             self._index,
             self._retention,
+            lambda: self._upkeep.leave_cut_file(),  # noqa: PLW0108 - made below
         )
         self._process_id = os.getpid()
         self._upkeep = Upkeep(
@@ -136,16 +155,23 @@ class MessageStore:
             self._process_id,
             lambda: self._appender.last_store_ms,
         )
-        self._appender.leave_cut_file = self._upkeep.leave_cut_file
         self._topics = self._queues.topics
         self._is_sync = config.is_sync_flush
         self._checked_get_ms = -1
         self._call_later: CallLater | None = None
         self._lock: StoreLock | None = None
         self._is_open = False
-        # Bound here, because a call in between costs a twentieth of a put.
+        # Attributes, since a method that only calls another costs a twentieth of a put.
         self.append = self._appender.append
         """Append messages of any queues, in order; see `Appender.append`."""
+        self.room = self._appender.room
+        """Return the room for simple records; see `Appender.room`."""
+        self.append_encoded = self._appender.append_encoded
+        """Append records of the native core; see `Appender.append_encoded`."""
+        self.queues_by_topic = self._queues.topics
+        """The queues in memory, by topic and queue id."""
+        self.queue_type = ConsumeQueue
+        """The class of a queue that is not held."""
         self.put = self._appender.put
         """Append one message; see `Appender.put`."""
         self.put_packed = self._appender.put_packed
@@ -156,7 +182,10 @@ class MessageStore:
     @property
     def arrival_listener(self) -> Callable[[str, int, int, int], None] | None:
         """Called with topic, queue id, next queue offset and tags code when a message becomes
-        visible on a watched queue."""
+        visible on a watched queue.
+
+        It is set after the store is made, since the caller's pulls, which it wakes, read the store.
+        """
         return self._appender.arrival_listener
 
     @arrival_listener.setter
@@ -166,7 +195,16 @@ class MessageStore:
     # -- life ----------------------------------------------------------------------------
 
     def load(self, progress: Callable[[str, int, int], None] | None = None) -> RecoveryReport:
-        """Take the lock, recover, and be ready for reads and writes.  Blocks."""
+        """Lock the directory, recover, and accept reads and writes.  Blocks.
+
+        Args:
+            progress: called with a text, the number done and the total (0 for unknown).
+
+        Raises:
+            StoreLocked: another process has the store open.
+            StoreCorrupt: a file is missing, or the size of files is ambiguous.
+            StoreError: the store cannot be served.
+        """
         root = self.config.root
         make_durable_directory(self._disk, root)
         make_durable_directory(self._disk, self._log.path)
@@ -178,17 +216,19 @@ class MessageStore:
                 self._log,
                 self._queues,
                 self._writer,
+                self._ext,
                 self._index,
                 self._java,
                 self._clock,
                 self._process_id,
             )
             report = recovery.run(progress)
+            self.config = recovery.config
             self._flusher.flushed = min(recovery.flushed, self._log.wrote)
-            # A process that died may have left files whose names were not synced yet.
+            # A process that died may have left files whose names it had not synced.
             self._disk.sync_dir(self._log.path)
             if self._is_sync:
-                # What readers may see must be on stable storage.
+                # Messages that readers see must be on stable storage.
                 self._flusher.flush_all()
             self._reader.distrust(recovery.damaged)
             self._upkeep.begin(recovery.floors)
@@ -201,14 +241,18 @@ class MessageStore:
         return report
 
     def start(self, call_later: CallLater) -> None:
-        """Begin the timers; `call_later(seconds, callback)` is the loop's."""
+        """Start the timers.
+
+        Args:
+            call_later: the loop's `call_later(seconds, callback)`.
+        """
         self._call_later = call_later
         self._flusher.start(call_later)
         self._retention.find_minima()
         call_later(_TICK_SECONDS, self._tick)
 
     def close(self) -> None:
-        """Flush and write everything and give the directory back.  Blocks; safe to repeat."""
+        """Flush and write everything, and unlock the directory.  Blocks; safe to call again."""
         if not self._is_open:
             return
         self._is_open = False
@@ -260,28 +304,33 @@ class MessageStore:
 
     @property
     def last_store_ms(self) -> int:
-        """Store time of the newest message of this life, -1 for none."""
+        """Store time of the newest message since the start, -1 for none."""
         return self._appender.last_store_ms
 
     @property
     def max_physical_offset(self) -> int:
-        """Where the next record will be written (a BLANK may come first)."""
+        """Physical offset at which the log ends; a BLANK may come before the next record."""
         return self._log.wrote
 
     @property
     def min_physical_offset(self) -> int:
-        """Where the log begins."""
+        """Physical offset at which the log begins."""
         return self._log.min_offset
 
     def when_durable(self, end_offset: int, callback: Callable[[bool], None]) -> None:
-        """Call back on the loop: True once flushed up to `end_offset`, False after the time-out.
+        """Call back, on the loop, with True when the log is flushed up to `end_offset`.
 
-        Waiting calls share flushes (group commit).
+        The argument is False after the time-out or a failed flush.  Waiting calls share flushes
+        (group commit).
         """
         self._flusher.when_durable(end_offset, callback)
 
     def watch(self, topic: str, queue_id: int) -> None:
-        """Call the arrival listener for this queue from now on."""
+        """Call the arrival listener for this queue from now on.
+
+        Raises:
+            DiskFull, MessageIllegal, StoreClosed: the queue is new and cannot be made.
+        """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             queue = self._appender.new_queue(topic, queue_id)
@@ -296,7 +345,10 @@ class MessageStore:
     def hold_queue(self, topic: str, queue_id: int, limit: int | None = None) -> int:
         """Let readers see no offset from `limit` on (None: from the next one), until released.
 
-        Returns the limit.  Messages are put as always.  Raises as `put` where the queue is new.
+        Returns the limit.  Messages are put as always.
+
+        Raises:
+            DiskFull, MessageIllegal, StoreClosed: the queue is new and cannot be made.
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
@@ -307,7 +359,7 @@ class MessageStore:
         return limit
 
     def release_queue(self, topic: str, queue_id: int) -> None:
-        """Let readers see everything again, without waking the pulls that wait at the queue."""
+        """Let readers see all messages of a held queue; pulls that wait there are not woken."""
         queue = self._queues.find(topic, queue_id)
         if queue is not None:
             release(queue)
@@ -331,10 +383,15 @@ class MessageStore:
         """Read from a queue offset on, with the statuses of RocketMQ
         (docs/internals/store.md#reading-a-queue).
 
-        `codes` filters by tags code and `match` by the record.  Two arguments spare calls of
-        `match`: by `hint` an extension unit tells that its message cannot match, and a record
-        without any of `needles` cannot match, unless there are no needles.  When bytes are not in
-        memory, the store returns ColdRead instead of blocking, unless `allow_cold`.
+        Args:
+            codes: the tags codes that are wanted; None for all.
+            match: returns whether a record is wanted; None for all.
+            hint: the content of the bitmap in a matching message's extension unit.  It only saves
+                calls of `match`.
+            needles: texts of which a matching record has at least one.  They only save calls of
+                `match`.
+            allow_cold: read bytes that are not in memory, which may block, instead of returning a
+                ColdRead.
 
         Raises:
             StoreClosed: the store is not open.
@@ -364,20 +421,21 @@ class MessageStore:
     def extend_queues(
         self, bitmaps: Callable[[str], Callable[[bytes], bytes | None] | None]
     ) -> None:
-        """Give units an extension with a bitmap from now on, when they go to their files.
+        """Write an extension unit with a bitmap for each message of filtered topics from now on.
 
-        Workers call `bitmaps` with a topic.  It returns a function from a property string to its
-        bitmap, or None where no group filters the topic.
+        Args:
+            bitmaps: called in workers with a topic; returns a function that computes the bitmap of
+                a property string, or None when no group filters the topic.
         """
         self._ext.bitmaps = bitmaps
 
     @property
     def spans(self) -> SpanReader:
-        """Reader of long spans of one queue, for workers."""
+        """The reader of long spans of one queue, for workers."""
         return self._reader.spans
 
     def message_at(self, physical_offset: int) -> memoryview | None:
-        """Return the record at a physical offset; None outside the log.
+        """Return the record at a physical offset; None outside the confirmed log, and at a BLANK.
 
         Raises:
             StoreCorrupt: no sound record begins there; the text names file and position.
@@ -392,8 +450,8 @@ class MessageStore:
     def min_queue_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset of the first message still in the log; 0 for an unknown queue.
 
-        For a moment after log files have expired it may be too small, until a worker has found
-        the new one.
+        After log files have expired, the value may be too small for a moment, until a worker has
+        found the new one.
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
@@ -413,12 +471,12 @@ class MessageStore:
         return sorted(self._topics)
 
     def end_of_queue(self, topic: str, queue_id: int) -> int:
-        """Return the queue offset of the next message, whether or not readers see so far."""
+        """Return the queue offset of the next message to be put; 0 for an unknown queue."""
         queue = self._queues.find(topic, queue_id)
         return 0 if queue is None else queue.max
 
     def message_count(self, topic: str) -> int:
-        """Return how many messages the topic's queues have got since their beginning."""
+        """Return how many messages were put into the topic's queues, expired ones included."""
         queues = self._topics.get(topic)
         return sum([queue.max for queue in queues.values()]) if queues else 0
 
@@ -433,7 +491,8 @@ class MessageStore:
     ) -> list[CqUnit]:
         """Return the units of visible messages from a queue offset on.  May block: for a worker.
 
-        With `held_too`, also those of messages that `hold_queue` keeps from readers.
+        Args:
+            held_too: include the messages that `hold_queue` hides.
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
@@ -460,7 +519,13 @@ class MessageStore:
         *,
         held_too: bool = False,
     ) -> int:
-        """Return the first offset stored at or after a time (LOWER), or the last not after it."""
+        """Return the queue offset of the first message stored at or after a time (LOWER).
+
+        With UPPER, return that of the last message not stored after the time.  May block.
+
+        Args:
+            held_too: include the messages that `hold_queue` hides.
+        """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return 0
@@ -490,33 +555,23 @@ class MessageStore:
         end_ms: int = (1 << 63) - 1,
         index_type: str = "K",
     ) -> Callable[[], QueryResult]:
-        """As `query_index`, in two steps: this one reads nothing; a worker calls its result."""
+        """Begin a query by key; a worker calls the returned function for the result.
+
+        The result has the physical offsets of messages with a key (tags with index type "T") of the
+        same hash.  Other keys may have that hash, so callers compare the messages' own keys.
+        """
         return self._index.prepare_query(topic, key, max_count, begin_ms, end_ms, index_type)
 
-    def query_index(
-        self,
-        topic: str,
-        key: str,
-        max_count: int,
-        begin_ms: int = 0,
-        end_ms: int = (1 << 63) - 1,
-        index_type: str = "K",
-    ) -> QueryResult:
-        """Return physical offsets of messages whose key (tags with index type "T") has this hash.
-
-        Other keys may have the same hash, so callers compare the messages' own keys.
-        """
-        return self._index.prepare_query(topic, key, max_count, begin_ms, end_ms, index_type)()
-
     def hold_log(self, holder: str, oldest: Callable[[], int | None]) -> None:
-        """Keep all log files from the physical offset on that `oldest()` returns.
+        """Keep the log files from the physical offset on that `oldest()` returns; None: keep none.
 
-        `holder` appears in log lines, in the plural: "timed messages".
+        Args:
+            holder: names the messages that need them in log lines, in the plural: "timed messages".
         """
         self._retention.holds[holder] = oldest
 
     def change_retention(self, config: StoreConfig) -> None:
-        """Keep and delete files by these settings from now on; others have no effect here."""
+        """Use these settings of retention from now on; other settings have no effect."""
         self._retention.change(config)
 
     def delete_expired_now(self) -> None:
@@ -524,9 +579,9 @@ class MessageStore:
         self._retention.delete_expired_now()
 
     def clean_expired_queues(self) -> None:
-        """Remove the queues all of whose messages are gone (code 306), in a worker.
+        """Remove the queues whose messages have all expired (request code 306), in a worker.
 
-        Queues of system topics stay, and queues at which a pull waits.
+        Queues of system topics stay, and so do queues at which a pull waits.
         """
         self._retention.clean_queues(self._upkeep.forget_queue)
         self._writer.tick(self._clock())

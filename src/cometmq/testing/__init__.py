@@ -14,7 +14,12 @@ from cometmq.extras import require
 
 if TYPE_CHECKING:
     from cometmq.testing.clock import VirtualClock
-    from cometmq.testing.cluster import EmbeddedCluster, embedded_cluster, threaded_cluster
+    from cometmq.testing.cluster import (
+        EmbeddedCluster,
+        embedded_app,
+        embedded_cluster,
+        threaded_cluster,
+    )
     from cometmq.testing.disk import SimDisk
     from cometmq.testing.loop import SimLoop
     from cometmq.testing.network import NetworkFaults, SimNetwork
@@ -32,6 +37,7 @@ __all__ = [
     "SimWorkers",
     "VirtualClock",
     "World",
+    "embedded_app",
     "embedded_cluster",
     "threaded_cluster",
 ]
@@ -49,6 +55,7 @@ _HOME = {
     "SimWorkers": "workers",
     "VirtualClock": "clock",
     "World": "simulation",
+    "embedded_app": "cluster",
     "embedded_cluster": "cluster",
     "threaded_cluster": "cluster",
 }

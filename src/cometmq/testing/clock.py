@@ -17,8 +17,6 @@ class VirtualClock:
     `skew_ms` lets one node's wall clock run ahead of (or behind) the others, as real ones do.
     """
 
-    __slots__ = ("_time_s", "skew_ms")
-
     def __init__(self, time_s: Callable[[], float], *, skew_ms: int = 0) -> None:
         self._time_s = time_s
         self.skew_ms = skew_ms

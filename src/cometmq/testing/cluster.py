@@ -21,11 +21,18 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cometmq.app import App
 from cometmq.broker.base.config import load_config
 from cometmq.errors import CometError
 from cometmq.standalone import Standalone
 
-__all__ = ["SMALL_STORE", "EmbeddedCluster", "embedded_cluster", "threaded_cluster"]
+__all__ = [
+    "SMALL_STORE",
+    "EmbeddedCluster",
+    "embedded_app",
+    "embedded_cluster",
+    "threaded_cluster",
+]
 
 # Small enough to create and delete quickly, large enough for any test.
 SMALL_STORE: Final[Mapping[str, Any]] = {
@@ -91,6 +98,30 @@ async def embedded_cluster(
             )
         finally:
             await standalone.stop()
+
+
+@contextlib.asynccontextmanager
+async def embedded_app(
+    app: App, settings: Mapping[str, Any] | None = None
+) -> AsyncIterator[EmbeddedCluster]:
+    """Run an App against a cluster of its own, on this event loop.
+
+        async with embedded_app(app) as cluster:
+            await app.send("Orders", Order(7))
+
+    Args:
+        app: one that does not run; its own name servers are not used.
+        settings: broker configuration, as for `embedded_cluster`.
+
+    Raises:
+        CometError: the App did not start.
+    """
+    async with embedded_cluster(settings) as cluster:
+        await app.start(name_server=cluster.name_server_address)
+        try:
+            yield cluster
+        finally:
+            await app.shutdown()
 
 
 @contextlib.contextmanager

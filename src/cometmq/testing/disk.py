@@ -304,6 +304,11 @@ class SimDisk:
         return SimRandomFile(self, path, self._inode(path))
 
     def lock(self, path: str) -> SimLock:
+        """Lock a file for this life of the node.
+
+        Raises:
+            StoreLocked: this life has locked it already.
+        """
         self._enter("lock", path)
         name = _clean(path)
         if self._locks.get(name) == self.life:
@@ -465,6 +470,11 @@ class SimLogFile(SimRandomFile):
     """A log file, which can be written through memory as well."""
 
     def map(self, position: int, length: int) -> memoryview:
+        """A view of the file's bytes, which writes to the file.
+
+        Raises:
+            StoreError: `open_log` did not make the file.
+        """
         inode = self._inode
         if not isinstance(inode, ReservedInode):
             raise StoreError(f"{self.path}: only a file made by open_log can be mapped")

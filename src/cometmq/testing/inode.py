@@ -1,4 +1,4 @@
-"""Files of the simulated disk: what is in the page cache, what is on the platter.
+"""Files of the simulated disk, with the content of the page cache and of the platter.
 
 An inode stores one file's bytes twice and draws from a seed how much of the difference survives a
 power cut.

@@ -129,8 +129,6 @@ def context_of(lifetime: Lifetime) -> contextvars.Context:
 class _NoSelector:
     """Replaces asyncio's selector: it moves the clock instead of waiting."""
 
-    __slots__ = ("_loop",)
-
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
 

@@ -93,6 +93,17 @@ class SimHost:
         """
         return await self._network.connect(self, host, port, factory, timeout_ms)
 
+    async def resolve(self, host: str, port: int) -> list[str]:
+        """Return the addresses of a host; one that `SimNetwork.names` lacks is its own address.
+
+        Raises:
+            ConnectFailed: the network says that the name has no address.
+        """
+        addresses = self._network.names.get(host, (host,))
+        if not addresses:
+            raise ConnectFailed(f"no address of {host} is known")
+        return [f"{address}:{port}" for address in addresses]
+
     def take_port(self) -> int:
         """Return a port that nothing on this host has used before."""
         while self._next_port in self.listeners:
@@ -142,6 +153,8 @@ class SimNetwork:
         self.trace = trace
         self.faults = faults if faults is not None else NetworkFaults()
         self.hosts: dict[str, SimHost] = {}
+        self.names: dict[str, tuple[str, ...]] = {}
+        """Addresses of host names, as a DNS server has them."""
         self._parted: set[frozenset[str]] = set()
         self._connection_count = 0
         self._made: list[SimTransport] = []

@@ -95,9 +95,8 @@ class Node:
         self._world = world
         self._lives: list[Lifetime] = []
         self._waiting: dict[asyncio.Future[Any], None] = {}
-        self._environment: Environment | None = None
         self.clock = VirtualClock(world.loop.time)
-        self.restart()
+        self._environment = self._begin_life()
 
     @property
     def lifetime(self) -> Lifetime:
@@ -111,17 +110,19 @@ class Node:
 
     def environment(self) -> Environment:
         """Return clock, chance, network and workers of the current life."""
-        assert self._environment is not None
         return self._environment
 
     def restart(self) -> None:
         """Begin a new life on the node's disk; a living node is killed first."""
-        if self._lives and self.is_alive:
+        if self.is_alive:
             self.crash(power_cut=False)
+        self._environment = self._begin_life()
+
+    def _begin_life(self) -> Environment:
         number = len(self._lives) + 1
         self._lives.append(Lifetime(self.name, number))
         chance = random.Random(f"{self._world.seed}/{self.name}/{number}")
-        self._environment = Environment(
+        return Environment(
             self.clock, chance, self._world.network.host(self.address), SimWorkers(chance)
         )
 

@@ -27,7 +27,7 @@ class _Submission:
 
 
 class SimWorkers:
-    """Runs each piece of work in one go, `delay_ms_min` to `delay_ms_max` after its submission."""
+    """Runs each piece of work at once, `delay_ms_min` to `delay_ms_max` after its submission."""
 
     def __init__(
         self, chance: random.Random, *, delay_ms_min: float = 0.05, delay_ms_max: float = 3.0

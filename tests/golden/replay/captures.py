@@ -1,4 +1,4 @@
-"""The captures as scenarios: lines in time order, each answer tied to its request.
+"""Reads captures as scenarios: lines in time order, each answer paired with its request.
 
 Files are JSON lines, plain or compressed with xz, below `tests/golden/wire/<set>/`.
 """
@@ -35,12 +35,12 @@ class Line:
 
     @property
     def code(self) -> int:
-        """The request code, also of an answer."""
+        """Return the request code; an answer has that of its request."""
         return self.frame.code if self.request is None else self.request.frame.code
 
     @property
     def is_request(self) -> bool:
-        """Whether this frame asks."""
+        """Return whether this frame is a request."""
         return not self.frame.is_response
 
 
@@ -55,7 +55,7 @@ class Scenario:
 
     @property
     def set_name(self) -> str:
-        """The folder: which client."""
+        """Return the capture's folder, which names the client."""
         return self.name.split("/")[0]
 
 
@@ -107,7 +107,7 @@ def load_scenario(name: str) -> Scenario:
 
 
 def _as_processed(lines: list[Line]) -> list[Line]:
-    """The lines in the order in which the captured servers must have worked on them.
+    """Sort the lines into the order in which the captured servers handled them.
 
     Java serves requests of different kinds in different threads: of two requests that wait on
     one connection, the one answered first was worked on first. So a request moves behind those
@@ -132,7 +132,7 @@ def _as_processed(lines: list[Line]) -> list[Line]:
 
 
 def _is_held(line: Line) -> bool:
-    """A pull that may have waited for its answer."""
+    """Return whether this is a pull that the server may have held."""
     if line.frame.code not in {11, 361} or line.answer is None:
         return False
     return line.answer.frame.code in {0, 19, 20, 21}
@@ -148,7 +148,7 @@ def _epoch_ms(lines: list[Line]) -> int:
 
 @functools.cache
 def _set_epoch_ms(name: str) -> int:
-    """A file without sends borrows the clock of the next file that has some."""
+    """Set the clock of a file without sends to that of the next file with sends."""
     for path in _paths().values():
         for text in _text_lines(path):
             record = json.loads(text)

@@ -39,7 +39,7 @@ BARRIER_OPAQUE = -1_000_000
 
 
 class ReplayClock:
-    """The wall clock of the capture: at least the time of the frame being replayed.
+    """The wall clock of the capture, never behind the frame that is being replayed.
 
     It stands still until the first frame.  Captured queries name times; what a busy machine takes
     to start a cluster would put the messages behind them.
@@ -51,35 +51,35 @@ class ReplayClock:
         self._at_ms = 0
 
     def advance(self, at_ms: float) -> None:
-        """The next frame was recorded at this time of the scenario."""
+        """Move on to the time at which the capture recorded the next frame."""
         if self._began is None:
             self._began = time.monotonic()
         self._at_ms = max(self._at_ms, int(at_ms))
 
     def now_ms(self) -> int:
-        """Milliseconds since the Unix epoch."""
+        """Return milliseconds since the Unix epoch."""
         if self._began is None:
             return self._epoch_ms
         return self._epoch_ms + max(self._at_ms, int((time.monotonic() - self._began) * 1000))
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Return seconds that never go back."""
         return time.monotonic()
 
 
 class ReplayChance(random.Random):
-    """Chance that falls as it fell in the capture, where the capture shows it."""
+    """Random numbers that repeat the captured choices where the capture shows them."""
 
     next_choice: int | None = None
 
     def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
-        """The captured choice if one is due, else a number from the seed."""
+        """Return the captured choice if one is due, else a number from the seed."""
         choice, self.next_choice = self.next_choice, None
         return super().randrange(start, stop, step) if choice is None else choice
 
 
 class Client(asyncio.Protocol):
-    """One connection: answers by opaque, calls of the server in order of arrival."""
+    """One connection, which keeps answers by opaque and server calls in order of arrival."""
 
     def __init__(self) -> None:
         self.calls: list[Frame] = []
@@ -131,17 +131,17 @@ class Client(asyncio.Protocol):
         self._transport.write(data)
 
     async def answer(self, opaque: int, timeout_s: float) -> Frame | None:
-        """The answer to an opaque; None when it does not come in time."""
+        """Return the answer to an opaque, or None when it does not come in time."""
         future = self._future(opaque)
         await asyncio.wait([future], timeout=timeout_s)
         return future.result() if future.done() else None
 
     def has_answer(self, opaque: int) -> bool:
-        """Whether it came already."""
+        """Return whether the answer has come."""
         return opaque in self._answers and self._answers[opaque].done()
 
     async def ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> Frame:
-        """A request of the harness itself."""
+        """Send a request of the replay itself and return its answer."""
         self._barriers += 1
         opaque = BARRIER_OPAQUE - self._barriers
         self.send(encode_frame(Frame(code, opaque, 0, "JAVA", 493, None, ext, body)))
@@ -150,11 +150,11 @@ class Client(asyncio.Protocol):
         return answer
 
     async def barrier(self) -> None:
-        """Return when everything sent before has been looked at."""
+        """Return when the server has handled everything that was sent before."""
         await self.ask(BARRIER_CODE, {})
 
     async def call(self, code: int, group: str | None, timeout_s: float) -> Frame | None:
-        """The next call of the server with this code and group, in order of arrival."""
+        """Return the next call of the server with this code and group, in order of arrival."""
         deadline = time.monotonic() + timeout_s
         while True:
             for frame in self.calls:
@@ -171,7 +171,7 @@ class Client(asyncio.Protocol):
                 return None
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         assert self._transport is not None
         self._transport.close()
 

@@ -1,4 +1,4 @@
-"""One captured answer against ours: which fields differ, after translation."""
+"""Compares a captured answer with ours, after translation, field by field."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ DELAY_LEVEL_MAX = 18
 
 @dataclass(frozen=True)
 class Difference:
-    """One field that is not as captured."""
+    """One field whose value differs from the captured one."""
 
     field: str
     captured: object
@@ -42,7 +42,7 @@ class Difference:
 
 
 def place_of_send(frame: Frame) -> tuple[str, int]:
-    """The topic and queue whose offset a send's answer tells (queue -1: as answered)."""
+    """Return topic and queue of the offset in a send's answer; queue -1 means as answered."""
     ext = frame.ext
     topic = ext.get("b") or ext.get("topic") or ""
     queue_id = int(ext.get("e") or ext.get("queueId") or 0)
@@ -56,7 +56,7 @@ def place_of_send(frame: Frame) -> tuple[str, int]:
 
 
 def properties_of(frame: Frame) -> dict[str, str]:
-    """The properties in a send's header."""
+    """Return the properties in a send's header."""
     return _properties_of(frame.ext.get("i") or frame.ext.get("properties") or "")
 
 
@@ -65,7 +65,7 @@ def _properties_of(text: str) -> dict[str, str]:
 
 
 def rewrite(line: Line, pairs: Translation) -> dict[str, str]:
-    """The ext fields of a request with captured values replaced by ours."""
+    """Return a request's ext fields with captured values replaced by ours."""
     ext = {name: pairs.address(value) for name, value in line.frame.ext.items()}
     code = line.frame.code
     if code in {33, 36} and "offset" in ext:
@@ -84,7 +84,7 @@ def rewrite(line: Line, pairs: Translation) -> dict[str, str]:
 def compare(
     captured: Line, ours: Frame, pairs: Translation, *, with_remark: bool
 ) -> list[Difference]:
-    """Every difference between a captured frame from a server and ours."""
+    """Yield every difference between a captured server frame and ours."""
     theirs = captured.frame
     if theirs.code != ours.code:
         left, right = (theirs.code, theirs.remark), (ours.code, ours.remark)
@@ -142,7 +142,7 @@ def _same(asked: Frame, ours: Frame, name: str, left: str, right: str, pairs: Tr
 
 
 def _same_reply(left: dict[str, str], right: dict[str, str], pairs: Translation) -> bool:
-    """Properties of a pushed reply: Java writes them in the order of a hash map."""
+    """Compare the properties of a pushed reply, which Java writes in hash map order."""
     times = left.pop("PUSH_REPLY_TIME", ""), right.pop("PUSH_REPLY_TIME", "")
     return left == right and all(times) and pairs.same_time(*times)
 

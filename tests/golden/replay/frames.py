@@ -36,17 +36,17 @@ class Frame:
 
     @property
     def is_response(self) -> bool:
-        """Whether bit 0 of the flag says answer."""
+        """Return whether bit 0 of the flag marks an answer."""
         return bool(self.flag & 1)
 
     @property
     def is_oneway(self) -> bool:
-        """Whether bit 1 of the flag says that nobody waits."""
+        """Return whether bit 1 of the flag marks a one-way request."""
         return bool(self.flag & 2)
 
 
 def decode_frame(data: bytes) -> Frame:
-    """One whole frame, length field included; anything odd is an assertion with the numbers."""
+    """Decode one whole frame with its length field; assert every rule of the layout."""
     length, meta = struct.unpack_from(">iI", data)
     assert length == len(data) - 4, (length, len(data))
     kind, header_length = meta >> 24, meta & 0xFFFFFF
@@ -94,7 +94,7 @@ def _decode_binary(header: bytes, body: bytes) -> Frame:
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """The bytes of a frame in its own serialization type."""
+    """Encode a frame in its own serialization type."""
     header = _encode_json(frame) if frame.serialize_type == 0 else _encode_binary(frame)
     length = 4 + len(header) + len(frame.body)
     return (
@@ -137,7 +137,7 @@ def _encode_binary(frame: Frame) -> bytes:
 
 
 def stored_messages(body: bytes) -> list[dict[str, Any]]:
-    """Every stored message of a body as a dict of its fields; properties as a dict too."""
+    """Return each stored message of a body as a dict of fields, with properties as a dict."""
     messages = []
     position = 0
     while position < len(body):
@@ -203,9 +203,10 @@ def _stored_message(data: bytes, start: int) -> tuple[dict[str, Any], int]:
 
 
 def loads_java(data: bytes) -> Any:
-    """fastjson's output as values: bare numbers and bare objects may stand as map keys.
+    """Parse fastjson's output, in which numbers and objects may be map keys.
 
-    Keys come back as strings; an object key as its fields joined in alphabetical order.
+
+    A key comes back as a string; an object key as its fields joined in alphabetical order.
     """
     text = data.decode("utf-8")
     value, position = _value(text, 0)

@@ -1,4 +1,4 @@
-"""Plays one capture against our servers, line by line, and collects what the table does not allow.
+"""Plays one capture against our servers, line by line, and collects unlisted differences.
 
 Order is the capture's: a request leaves when its line comes, and everything our servers must have
 done before the next line is waited for (an answer, or a barrier where none is due). Waiting is
@@ -48,7 +48,7 @@ ADDED_BY_BROKER = {"MSG_REGION", "TRACE_ON", "CLUSTER"}
 
 @dataclass
 class Counts:
-    """What became of a capture's frames."""
+    """How many frames of a capture were sent, compared, deviating or skipped."""
 
     frames: int = 0
     sent: int = 0
@@ -60,7 +60,7 @@ class Counts:
     unlisted: list[str] = field(default_factory=list)
 
     def numbers(self) -> dict[str, int]:
-        """The counts a table row asserts."""
+        """Return the counts that a table row asserts."""
         names = ("frames", "sent", "compared", "deviating", "skipped", "extra", "ignored_fields")
         return {name: getattr(self, name) for name in names}
 
@@ -84,7 +84,7 @@ async def replay(scenario: Scenario, table: Table, directory: Path) -> Counts:
 
 
 def lines_skipped(scenario: Scenario, table: Table) -> frozenset[int]:
-    """The numbers of the requests and calls the table leaves out, and of their answers."""
+    """Return the line numbers that the table skips: requests, calls and their answers."""
     left_out: set[int] = set()
     for line in scenario.lines:
         if not line.is_request:
@@ -138,7 +138,7 @@ class _Player:
     # -- what stood before the capture began ---------------------------------------------------
 
     async def prepare(self, options: dict[str, Any]) -> None:
-        """Make the topics the capture finds, as it finds them, and what the table adds."""
+        """Make the topics that exist when the capture begins, and those that the table adds."""
         wanted = self._topics_found()
         wanted.update({name: (2, 2, perm) for name, perm in options.get("topics", {}).items()})
         broker = await Client.connect(self._addresses["broker"])
@@ -170,7 +170,7 @@ class _Player:
         name_server.close()
 
     async def _join_before(self, broker: Client, online: dict[str, Any]) -> None:
-        """Have a consumer online that was there before the capture began.
+        """Connect a consumer that was online before the capture began.
 
         Its connection is the one on which the captured broker called it.
         """
@@ -202,7 +202,7 @@ class _Player:
             assert (await broker.ask(15, ext)).code == 0
 
     async def _send_before(self, broker: Client, name: str) -> None:
-        """Send the messages a capture delivers, as their stored copies say they were sent."""
+        """Send the messages that a capture delivers, with the fields of their stored copies."""
         self._pairs.our_ports.add(broker.port)
         stored: dict[int, dict[str, Any]] = {}
         for line in load_scenario(name).lines:
@@ -239,7 +239,7 @@ class _Player:
             await asyncio.sleep(0.02)
 
     def _topics_found(self) -> dict[str, tuple[int, int, int]]:
-        """Topics whose first route request succeeds before the client itself made them."""
+        """Return the topics that have a route before the client creates them."""
         found: dict[str, tuple[int, int, int]] = {}
         made: set[str] = set()
         for line in self._scenario.lines:
@@ -261,7 +261,7 @@ class _Player:
     # -- the lines -----------------------------------------------------------------------------
 
     async def play(self) -> None:
-        """Every line in order, then what is left over."""
+        """Play every line in order, then collect the frames that nothing matched."""
         for line in self._scenario.lines:
             self._clock.advance(line.at_ms)
             if line.number in self._skipped:
@@ -304,7 +304,7 @@ class _Player:
             await client.barrier()
 
     async def _wait_indexed(self, line: Line, client: Client) -> None:
-        """Ask until as many messages are found as in the capture: an index follows its log."""
+        """Query until the index, which follows the log, has as many messages as in the capture."""
         assert line.answer is not None
         due = len(stored_messages(line.answer.frame.body))
         deadline = time.monotonic() + 30
@@ -315,9 +315,9 @@ class _Player:
             await asyncio.sleep(0.02)
 
     async def _restore_heartbeat(self, line: Line, client: Client) -> None:
-        """Send a heartbeat the capture lost: only the first two equal ones were kept.
+        """Send a heartbeat that the capture does not hold; it keeps the first two of equal ones.
 
-        They were equal but for the version of their subscriptions, which a later pull tells.
+        They differ only in the version of their subscriptions, which a later pull contains.
         """
         if line.frame.code == 34:
             body = json.loads(line.frame.body)
@@ -358,7 +358,7 @@ class _Player:
         return encode_frame(frame)
 
     def _other_hold_ms(self, line: Line) -> int:
-        """How long our broker shall hold a pull instead of the captured time; 0 as captured."""
+        """Return how long our broker holds a pull; 0 means as long as in the capture."""
         if line.code not in PULLS or not int(line.frame.ext.get("sysFlag", "0")) & SUSPEND:
             return 0
         deadline_ms = line.at_ms + int(line.frame.ext["suspendTimeoutMillis"])
@@ -369,7 +369,7 @@ class _Player:
         return SHORT_HOLD_MS if timed_out else 0
 
     def _must_wait(self, line: Line) -> bool:
-        """Whether the answer must be there before the next line; held pulls only when due."""
+        """Return whether the next line waits for this answer; a held pull counts once it is due."""
         if line.frame.is_oneway or line.answer is None:
             return False
         if line.code in PULLS and int(line.frame.ext.get("sysFlag", "0")) & SUSPEND:
@@ -379,7 +379,7 @@ class _Player:
         return not any(other.is_request and not other.from_client for other in between[1:])
 
     def _note_delay(self, line: Line) -> None:
-        """Remember when a delayed message of this request is due, in both times."""
+        """Note when a delayed message of this request is due, in our time and the capture's."""
         level = 0
         if line.code == 36:
             level = int(line.frame.ext.get("delayLevel", "0")) or 3
@@ -391,7 +391,7 @@ class _Player:
             self._delays.append((line.at_ms + delay, due))
 
     async def _wait_for_delays(self, line: Line) -> None:
-        """Do not run ahead of a delay that is over at this line of the capture."""
+        """Wait for each delay that has ended at this line of the capture."""
         due = [real for captured, real in self._delays if captured <= line.at_ms]
         self._delays = [pair for pair in self._delays if pair[0] > line.at_ms]
         if due:
@@ -422,7 +422,7 @@ class _Player:
         await client.barrier()
 
     async def _leave(self, connection: int) -> None:
-        """Hang up, once what the capture does not hold has been looked at."""
+        """Close the connection after a look at the frames that the capture does not hold."""
         client = self._clients.pop(connection, None)
         if client is None:
             return
@@ -470,7 +470,7 @@ class _Player:
 
 
 def _subscriptions(heartbeat: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Group and subscription, one by one."""
+    """Yield each group with each of its subscriptions."""
     for consumer in heartbeat.get("consumerDataSet") or []:
         for subscription in consumer["subscriptionDataSet"]:
             yield consumer["groupName"], subscription

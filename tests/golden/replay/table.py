@@ -1,4 +1,4 @@
-"""The one table of everything the replay does not demand: `table.toml`, read and kept honest.
+"""Reads `table.toml`, which lists every difference that the replay permits.
 
 A row names captures (a glob over `set/file`), a request code ("*" for any; a list stands for as
 many rows), a field and a reason.
@@ -29,7 +29,7 @@ PATH = Path(__file__).with_name("table.toml")
 
 @dataclasses.dataclass
 class Row:
-    """One permitted deviation. `used` counts what it hid."""
+    """One permitted deviation; `used` counts the differences that it hid."""
 
     capture: str
     code: int | str
@@ -49,7 +49,7 @@ class Row:
         properties: Collection[str] = (),
         topic: str = "",
     ) -> bool:
-        """Whether this row speaks about that field of that frame."""
+        """Return whether this row permits a difference in that field of that frame."""
         return (
             fnmatch.fnmatchcase(name, self.field)
             and self.code in {"*", code}
@@ -60,7 +60,7 @@ class Row:
         )
 
     def label(self) -> str:
-        """How a failure names the row."""
+        """Return the row's name in a failure."""
         lines = f" lines {sorted(self.lines)}" if self.lines else ""
         return (
             f"{self.capture} code {self.code} {self.field}{lines} {self.message_property}".rstrip()
@@ -69,7 +69,7 @@ class Row:
 
 @dataclasses.dataclass
 class Table:
-    """Rows, where remarks are compared, what stood before a capture began, and the numbers."""
+    """The rows, the captures with compared remarks, the state before each, the counts."""
 
     rows: list[Row]
     remarks: list[Row]
@@ -93,7 +93,7 @@ class Table:
         return False
 
     def compares_remark(self, capture: str, code: int, number: int) -> bool:
-        """Whether the remark of this answer must be equal."""
+        """Return whether the remark of this answer must be equal."""
         for row in self.remarks:
             if row.covers(capture, code, "remark", number):
                 row.used[capture] = row.used.get(capture, 0) + 1
@@ -102,7 +102,7 @@ class Table:
 
 
 def load_table() -> Table:
-    """The table as it stands in the file, nothing used yet."""
+    """Read the table from its file; no row is used yet."""
     raw = tomllib.loads(PATH.read_text(encoding="utf-8"))
     return Table(
         [row for item in raw.get("row", []) for row in _rows(item)],
@@ -113,7 +113,7 @@ def load_table() -> Table:
 
 
 def _rows(item: dict[str, Any]) -> list[Row]:
-    """A row for each code it names: each must be used."""
+    """Return one row for each code that an entry names; each row must be used."""
     unknown = item.keys() - {"capture", "code", "field", "reason", "lines", "property", "topic"}
     assert not unknown, unknown
     assert item["reason"].strip(), item

@@ -1,4 +1,4 @@
-"""The replay itself, tried on a server that repeats the captured answers, whole and spoilt."""
+"""The replay accepts a server that repeats the captured answers and sees each spoilt one."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from tests.golden.replay.translate import Translation
 
 
 class Parrot:
-    """Answers each captured request with its captured answer, and calls when the capture did."""
+    """Repeats a capture: each answer to its request, and each call when the capture has it."""
 
     def __init__(self, scenario: Scenario, spoil: Callable[[Line], bytes]) -> None:
         self._scenario = scenario
@@ -26,7 +26,7 @@ class Parrot:
         self.all_writers: list[asyncio.StreamWriter] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection; its first frame tells which of the capture's it is."""
+        """Serve one connection, which its first frame identifies."""
         connection = None
         self.all_writers.append(writer)
         try:
@@ -56,7 +56,7 @@ class Parrot:
         return None
 
     def _tell(self, asked: Line) -> None:
-        """This request's answer, and everything the capture's servers said before the next one."""
+        """Write this request's answer and all other captured frames before the next request."""
         is_held = asked.code in module.PULLS and int(asked.frame.ext.get("sysFlag", "0")) & 2
         due = [] if asked.answer is None or is_held else [asked.answer]
         lines = self._scenario.lines
@@ -72,7 +72,7 @@ class Parrot:
 
 
 def play(name: str, spoil: Callable[[Line], bytes], monkeypatch: pytest.MonkeyPatch) -> Counts:
-    """The harness against the parrot, with a table that only shortens holds."""
+    """Run the replay against the parrot, with a table that only shortens holds."""
     scenario = load_scenario(name)
     monkeypatch.setattr(Translation, "same_client", lambda *_: True)
     monkeypatch.setattr(Translation, "address", lambda _, text: text)
@@ -107,14 +107,14 @@ NAMES = ("java-5.4.0/send", "java-5.4.0/errors", "go-2.1.2/send", "java-5.4.0/pu
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_captured_answers_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Java answered is what the judge demands."""
+    """The replay accepts Java's own answers."""
     counts = play(name, lambda line: line.raw, monkeypatch)
     assert counts.unlisted == []
     assert counts.compared == sum(not line.from_client for line in load_scenario(name).lines)
 
 
 def changed(number: int, change: Callable[[Frame], None]) -> Callable[[Line], bytes]:
-    """The captured answers, one of them spoilt."""
+    """Return the captured answers with one of them spoilt."""
 
     def spoil(line: Line) -> bytes:
         if line.number != number:
@@ -127,12 +127,12 @@ def changed(number: int, change: Callable[[Frame], None]) -> Callable[[Line], by
 
 
 def set_ext(name: str, value: str) -> Callable[[Frame], None]:
-    """Another value in a field of the answer."""
+    """Put another value into a field of the answer."""
     return lambda frame: frame.ext.__setitem__(name, value)
 
 
 def set_byte(position: int) -> Callable[[Frame], None]:
-    """One bit of the body flipped."""
+    """Flip one bit of the body."""
 
     def change(frame: Frame) -> None:
         body = bytearray(frame.body)
@@ -164,7 +164,7 @@ SPOILT = {
 
 @pytest.mark.parametrize("case", SPOILT)
 def test_one_spoilt_field_is_one_difference(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The judge is not blind: what is wrong in one answer is told with line, field and values."""
+    """One wrong field in one answer is reported with line, field and both values."""
     name, number, change, field = SPOILT[case]
     counts = play(name, changed(number, change), monkeypatch)
     assert [f": line {number} code " in text for text in counts.unlisted] == [True]
@@ -172,7 +172,7 @@ def test_one_spoilt_field_is_one_difference(case: str, monkeypatch: pytest.Monke
 
 
 def test_table_rows_match_by_every_column() -> None:
-    """A row speaks for its captures, code, field, lines and property, and for nothing else."""
+    """A row applies to its captures, code, field, lines and property, and to nothing else."""
     row = Row("java-*/send", 310, "ext.*", "test", frozenset({6}), "DELAY")
     assert row.covers("java-5.4.0/send", 310, "ext.msgId", 6, {"DELAY", "KEYS"})
     assert not row.covers("go-2.1.2/send", 310, "ext.msgId", 6, {"DELAY"})

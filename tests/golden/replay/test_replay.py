@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
 
 class Played:
-    """The whole run: every scenario once, with one table, so that a row may serve several."""
+    """The result of playing every scenario once with one table, whose rows may serve several."""
 
     def __init__(self, directory: Path) -> None:
         self.table: Table = load_table()
@@ -49,13 +49,13 @@ class Played:
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
-    """All captures, replayed."""
+    """Replay all captures."""
     return Played(tmp_path_factory.mktemp("replay"))
 
 
 @pytest.mark.parametrize("set_name", SETS)
 def test_every_answer_is_equal_or_in_the_table(set_name: str, played: Played) -> None:
-    """No difference without a row."""
+    """Every difference has a row in the table."""
     results = [counts for name, counts in played.results.items() if name.startswith(set_name + "/")]
     assert results, f"no captures of {set_name}"
     assert [text for counts in results for text in counts.unlisted] == []
@@ -63,7 +63,7 @@ def test_every_answer_is_equal_or_in_the_table(set_name: str, played: Played) ->
 
 @pytest.mark.parametrize("set_name", SETS)
 def test_as_many_frames_as_the_table_says(set_name: str, played: Played) -> None:
-    """The numbers of frames compared, deviating and skipped do not change unseen."""
+    """The numbers of compared, deviating and skipped frames equal those in the table."""
     totals: dict[str, int] = {}
     for capture, counts in played.results.items():
         if capture.startswith(set_name + "/"):
@@ -73,13 +73,13 @@ def test_as_many_frames_as_the_table_says(set_name: str, played: Played) -> None
 
 
 def test_every_row_hides_something(played: Played) -> None:
-    """A row that nothing needs any more is a lie about our servers."""
+    """Every row hides a difference; a row without one must go."""
     rows = played.table.rows + played.table.remarks
     assert [row.label() for row in rows if not row.used] == []
 
 
 def test_capture_frames_add_up(played: Played) -> None:
-    """Every frame was sent, compared, named deviating or skipped: none fell through."""
+    """Every frame was sent, compared, listed as deviating or skipped."""
     for name, counts in played.results.items():
         parts = counts.sent + counts.compared + counts.deviating + counts.skipped
         assert parts == counts.frames, name

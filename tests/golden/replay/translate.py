@@ -1,4 +1,4 @@
-"""Values that differ from run to run, paired: what the capture calls A, our broker calls B.
+"""Pairs the values that differ from run to run: the capture's value and our broker's.
 
 Nothing here is ignored. The first sight of a value learns the pair, every later sight must agree,
 and a request that refers to a captured value is rewritten to ours. Commit log positions, times of
@@ -15,13 +15,16 @@ __all__ = ["Translation", "join_offset_id", "split_offset_id"]
 
 CAPTURED_BROKER = "127.0.0.1:41011"
 CAPTURED_NAME_SERVER = "127.0.0.1:41001"
+CAPTURED_ADDRESS = re.compile(
+    rf"{re.escape(CAPTURED_BROKER)}(?!\d)|{re.escape(CAPTURED_NAME_SERVER)}(?!\d)"
+)
 UNIQ_KEY = re.compile(r"[0-9A-F]{32}")
 OFFSET_ID = re.compile(r"[0-9A-F]{32}")
 
 
 @dataclass
 class Translation:
-    """The pairs of one scenario."""
+    """The pairs of values of one scenario."""
 
     broker: str
     name_server: str
@@ -40,21 +43,23 @@ class Translation:
     # -- requests: captured to ours ----------------------------------------------------------
 
     def address(self, captured: str) -> str:
-        """A text with every address of the captured servers replaced by ours."""
-        return captured.replace(CAPTURED_BROKER, self.broker).replace(
-            CAPTURED_NAME_SERVER, self.name_server
-        )
+        """Replace every address of the captured servers in a text by ours.
+
+        In one pass: the system may give our broker the port of the captured name server.
+        """
+        ours = {CAPTURED_BROKER: self.broker, CAPTURED_NAME_SERVER: self.name_server}
+        return CAPTURED_ADDRESS.sub(lambda match: ours[match[0]], captured)
 
     def to_physical(self, captured: str) -> str:
-        """A commit log position in a request; unknown ones stay, they are meant to miss."""
+        """Translate a commit log position in a request; a position without a pair stays."""
         return str(self.physical.get(int(captured), int(captured)))
 
     def to_queue_offset(self, topic: str, queue_id: int, captured: str) -> str:
-        """A queue offset in a request."""
+        """Translate a queue offset in a request."""
         return str(int(captured) - self.distances.get((topic, queue_id), 0))
 
     def to_offset_id(self, captured: str) -> str:
-        """An offset message id in a request, where the position is known."""
+        """Translate an offset message id in a request, if its position has a pair."""
         if not OFFSET_ID.fullmatch(captured):
             return captured
         address, position = split_offset_id(captured)
@@ -66,7 +71,7 @@ class Translation:
     # -- answers: do both name the same thing? -----------------------------------------------
 
     def same_physical(self, captured: str, ours: str) -> bool:
-        """Positions in the two commit logs, one to one."""
+        """Pair two commit log positions, one to one."""
         if not captured.lstrip("-").isdigit() or not ours.lstrip("-").isdigit():
             return captured == ours
         theirs, mine = int(captured), int(ours)
@@ -78,7 +83,7 @@ class Translation:
         )
 
     def same_offset_id(self, captured: str, ours: str) -> bool:
-        """One or several offset message ids: our address, a position that pairs."""
+        """Compare one or several offset message ids: our address and a position with a pair."""
         left, right = captured.split(","), ours.split(",")
         return len(left) == len(right) and all(map(self._same_one_id, left, right))
 
@@ -91,7 +96,7 @@ class Translation:
         return theirs == mine == 0 or self.same_physical(str(theirs), str(mine))
 
     def same_time(self, captured: str, ours: str) -> bool:
-        """A time the servers made: within our run, and the same whenever the capture's is."""
+        """Compare a server time: ours is within the run and pairs with the captured one."""
         theirs, mine = int(captured), int(ours)
         if theirs <= 0:
             return theirs == mine
@@ -101,7 +106,7 @@ class Translation:
         return self.started_ms <= mine <= self.now_ms()
 
     def same_store_time(self, position: int, captured: int, ours: int) -> bool:
-        """When the message at a position of ours was stored: never twice two answers.
+        """Check that all answers give the message at our position the same store time.
 
         Several messages may share one captured millisecond, so that alone pairs nothing.
         """
@@ -111,7 +116,7 @@ class Translation:
         return self.started_ms <= ours <= self.now_ms()
 
     def same_client(self, captured: str, ours: str) -> bool:
-        """A client's address: the port must belong to one of our connections, one to one."""
+        """Pair a client's address with that of one of our connections, one to one."""
         if captured not in self.ports:
             if ours not in self.our_ports or ours in self.ports.values():
                 return False
@@ -119,17 +124,17 @@ class Translation:
         return self.ports[captured] == ours
 
     def same_made_key(self, captured: str, ours: str) -> bool:
-        """A UNIQ_KEY that each broker made for a message sent without one."""
+        """Pair the UNIQ_KEYs that the two brokers made for a message without one."""
         if not UNIQ_KEY.fullmatch(ours):
             return False
         return self.uniq_keys.setdefault(captured, ours) == ours
 
     def same_uniq_key(self, captured: str, ours: str) -> bool:
-        """A UNIQ_KEY in a stored message: the client's own, or one known to be made."""
+        """Compare a stored UNIQ_KEY: it is the client's own, or a broker made it."""
         return self.uniq_keys.get(captured, captured) == ours
 
     def same_queue_offset(self, topic: str, queue_id: int, captured: str, ours: str) -> bool:
-        """A queue offset: equal, or at the learned distance in a shared topic."""
+        """Compare a queue offset: equal, or at the learned distance in a shared topic."""
         if not captured.lstrip("-").isdigit() or not ours.lstrip("-").isdigit():
             return captured == ours
         distance = int(captured) - int(ours)
@@ -140,12 +145,12 @@ class Translation:
 
 
 def split_offset_id(text: str) -> tuple[str, int]:
-    """`host:port` and commit log position of an offset message id."""
+    """Return `host:port` and the commit log position in an offset message id."""
     a, b, c, d, port, position = struct.unpack(">4BiQ", bytes.fromhex(text))
     return f"{a}.{b}.{c}.{d}:{port}", position
 
 
 def join_offset_id(address: str, position: int) -> str:
-    """The offset message id of a position at `host:port`."""
+    """Return the offset message id of a position at `host:port`."""
     host, port = address.split(":")
     return struct.pack(">4BiQ", *map(int, host.split(".")), int(port), position).hex().upper()

@@ -1,4 +1,4 @@
-"""Golden stores are about what is read and written, not about how durable it is."""
+"""Golden store tests check what is read and written, not how durable it is."""
 
 import os
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _no_waiting_for_the_platter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flush takes tens of milliseconds on some machines, and these tests make thousands."""
+    """Replace fdatasync: a call takes up to tens of milliseconds, and these tests make many."""
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda _fd: None)
     monkeypatch.setattr(os, "sync", lambda: None)

@@ -1,4 +1,4 @@
-"""Store directories written by Apache RocketMQ 5.4.0, and what its own code read from them.
+"""Store directories that Apache RocketMQ 5.4.0 wrote, with what its own code read there.
 
 `NAME.tar.xz` is the directory, `NAME.json.xz` the reading; README.md says how they were made.
 """
@@ -26,7 +26,7 @@ NOW_MS = 1_795_300_000_000
 
 
 class InlineWorkers:
-    """Does the work at once, in the caller."""
+    """Runs each job at once, in the caller's thread."""
 
     def submit(self, work: Callable[[], Any], done: Callable[[Any], None] | None = None) -> None:
         try:
@@ -39,13 +39,13 @@ class InlineWorkers:
 
 @functools.cache
 def expectation(name: str) -> dict[str, Any]:
-    """What Java read from the store."""
+    """Return what Java read from the store."""
     found: dict[str, Any] = json.loads(lzma.decompress((HERE / f"{name}.json.xz").read_bytes()))
     return found
 
 
 def unpack(name: str, target: Path, *, with_timer: bool = False) -> Path:
-    """A fresh copy of the store; the timer wheel (38 MB of zeros) only when asked for."""
+    """Unpack a fresh copy of the store; the timer wheel, 38 MB of zeros, only on request."""
     with tarfile.open(HERE / f"{name}.tar.xz") as archive:
         members = [m for m in archive if with_timer or not m.name.endswith("/timerwheel")]
         archive.extractall(target, members, filter="data")
@@ -53,7 +53,7 @@ def unpack(name: str, target: Path, *, with_timer: bool = False) -> Path:
 
 
 def config_for(name: str, root: Path, **changes: Any) -> StoreConfig:
-    """Our settings for the store, from the broker.conf it was made with."""
+    """Return our settings for the store, from the broker.conf that made it."""
     conf = expectation(name)["brokerConf"]
     settings: dict[str, Any] = {
         "root": str(root),
@@ -69,7 +69,7 @@ def config_for(name: str, root: Path, **changes: Any) -> StoreConfig:
 
 
 def open_store(name: str, root: Path, **changes: Any) -> tuple[MessageStore, RecoveryReport]:
-    """Open a copy."""
+    """Unpack a copy of the store and open it."""
     store = MessageStore(
         config_for(name, root, **changes), RealDisk(), InlineWorkers(), lambda: NOW_MS
     )

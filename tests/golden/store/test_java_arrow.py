@@ -1,4 +1,4 @@
-"""`cometmq.arrow.scan` on directories a Java 5.4.0 broker wrote: what Java's own code read."""
+"""`cometmq.arrow.scan` gives what Java's own code read from a Java 5.4.0 broker's stores."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SAME += ["sysFlag", "bornHost", "storeHost", "reconsumeTimes"]
 
 
 def instant(milliseconds: int) -> datetime:
-    """Milliseconds since 1970 as a scan gives them."""
+    """Return milliseconds since 1970 as a scan gives them."""
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
 
 
 def check(row: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Every column against what Java's decoder said."""
+    """Compare every column with what Java's decoder read."""
     assert {name: row[name] for name in SAME} == {name: expected[name] for name in SAME}
     assert row["bornTimestamp"] == instant(expected["bornTimestamp"])
     assert row["storeTimestamp"] == instant(expected["storeTimestamp"])
@@ -40,7 +40,7 @@ def check(row: dict[str, Any], expected: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", SOUND)
 def test_whole_log_is_what_java_read(name: str, tmp_path: Path) -> None:
-    """Every record of every topic, in log order, with every column; CRCs hold."""
+    """A scan in log order gives every record of every topic with sound columns and CRCs."""
     root = unpack(name, tmp_path)
     report = ScanReport()
     reader = scan(root, include_properties=True, broker="broker-a", check_crc=True, report=report)
@@ -54,7 +54,7 @@ def test_whole_log_is_what_java_read(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SOUND)
 def test_every_queue_is_what_java_read(name: str, tmp_path: Path) -> None:
-    """The same led by consume queues: Java's units, and the records they point to."""
+    """A scan led by consume queues gives the records that Java's units point to."""
     root = unpack(name, tmp_path)
     records = {record["physicalOffset"]: record for record in expectation(name)["records"]}
     units = 0
@@ -80,7 +80,7 @@ def test_every_queue_is_what_java_read(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["clean", "ext"])
 def test_tags_select_as_java_does(name: str, tmp_path: Path) -> None:
-    """By hash in the unit, or by none where the unit points to an extension; then by the tag."""
+    """Tags select as in Java: by the unit's hash where it has one, then by the tag itself."""
     root = unpack(name, tmp_path)
     records = expectation(name)["records"]
     asked = {record["tags"] for record in records if record["topic"] == "TopicKinds"} - {None, ""}
@@ -95,7 +95,7 @@ def test_tags_select_as_java_does(name: str, tmp_path: Path) -> None:
 
 
 def test_flipped_bits_are_rows_with_a_reason(tmp_path: Path, caplog: Any) -> None:
-    """What Java's single flips spoil is reported; everything else is as in the clean store."""
+    """A scan reports each record with a flipped bit; the others are as in the clean store."""
     root = unpack("rotten", tmp_path)
     clean = {record["physicalOffset"]: record for record in expectation("clean")["records"]}
     report = ScanReport()
@@ -118,7 +118,7 @@ def test_flipped_bits_are_rows_with_a_reason(tmp_path: Path, caplog: Any) -> Non
 
 @pytest.mark.parametrize("name", ["torn", "torn-body"])
 def test_torn_tail_ends_where_recovery_ends(name: str, tmp_path: Path) -> None:
-    """A record cut off by a crash is no row, led by queues or by the log."""
+    """A record that a crash cut off is no row in either scan."""
     root = unpack(name, tmp_path)
     count = sum(expectation(name)["recordsByTopic"].values())
     report = ScanReport()

@@ -1,4 +1,4 @@
-"""Our broker on stores of a Java 5.4.0 broker: what it does not serve it counts and keeps."""
+"""Our broker counts and keeps the parts of a Java 5.4.0 store that it does not serve."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SERVED = (
 
 
 def foreign_files(root: Path) -> dict[str, str]:
-    """Digests of everything that is not ours to write."""
+    """Return the digests of all files that our broker does not write."""
     found = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
@@ -41,7 +41,7 @@ def foreign_files(root: Path) -> dict[str, str]:
 
 
 def broker_on(name: str, root: Path, **settings: Any) -> Broker:
-    """Our broker with the sizes of the store."""
+    """Start our broker with the file sizes of the store."""
     conf = expectation(name)["brokerConf"]
     sizes = ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum")
     overrides = {
@@ -60,7 +60,7 @@ def broker_on(name: str, root: Path, **settings: Any) -> Broker:
 
 
 def metric(root: Path, name: str, table: str) -> int:
-    """What the Java broker itself counted, over all topics."""
+    """Return the sum over all topics of what the Java broker counted."""
     data = json.loads((root / "config" / name).read_bytes())
     return sum(int(one["count"]) for one in data[table].values())
 
@@ -69,7 +69,7 @@ def metric(root: Path, name: str, table: str) -> int:
 def test_what_waits_is_counted_and_left_alone(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line with Java's own counts; no foreign file differs after a start and a stop."""
+    """The log names Java's counts in one line, and a start and a stop change no foreign file."""
     root = unpack(name, tmp_path, with_timer=True)
     timers = metric(root, "timermetrics", "timingCount")
     half_messages = metric(root, "transactionMetrics", "transactionCount")
@@ -113,7 +113,7 @@ def test_what_waits_is_counted_and_left_alone(
 
 
 def test_log_files_under_what_waits_are_kept(tmp_path: Path) -> None:
-    """Every file has expired; all from the oldest waiting record on stay."""
+    """Retention keeps every expired file from the oldest waiting record on."""
     root = unpack("clean", tmp_path, with_timer=True)
 
     async def life() -> None:

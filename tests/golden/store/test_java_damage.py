@@ -1,4 +1,4 @@
-"""Damaged stores of a Java broker: where Java loses or lies, ours keeps and says so."""
+"""Our store keeps sound messages of damaged Java stores and reports the damage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CUT_QUEUE_MAX = 314
 
 
 def read_all(store: MessageStore, topic: str, queue_id: int) -> tuple[list[int], list[int]]:
-    """Physical offsets of the readable messages, and the queue offsets that were skipped."""
+    """Return physical offsets of readable messages, and the queue offsets without one."""
     found: list[int] = []
     skipped: list[int] = []
     offset = store.min_queue_offset(topic, queue_id)
@@ -56,7 +56,7 @@ def read_all(store: MessageStore, topic: str, queue_id: int) -> tuple[list[int],
 @pytest.mark.parametrize("has_abort", [True, False])
 @pytest.mark.parametrize("name", ["torn", "torn-body"])
 def test_torn_tail(name: str, has_abort: bool, tmp_path: Path) -> None:
-    """The torn record is cut off, lost units come back with and without the crash marker.
+    """Recovery cuts off the torn record and restores lost units, with or without `abort`.
 
     Java keeps the record of `torn` with its properties gone, and without `abort` it loses the
     seven units, so that their numbers are given again.
@@ -81,13 +81,13 @@ def test_torn_tail(name: str, has_abort: bool, tmp_path: Path) -> None:
 
 
 def test_killed_store_with_abort_finds_every_key(tmp_path: Path) -> None:
-    """Java drops the last index file after a crash and forgets keys; ours finds them all."""
+    """After a crash our index finds every key; Java drops the last index file."""
     root = unpack("clean", tmp_path)
     (root / "abort").write_text("1")
     store, report = open_store("clean", root)
     assert report.mode == "abnormal"
     for topic, key, max_count, begin, end, offsets, _ in expectation("clean")["index"]:
-        found = store.query_index(topic, key, max_count, begin, end)
+        found = store.prepare_query_index(topic, key, max_count, begin, end)()
         assert found.physical_offsets == sorted(offsets)
     store.close()
     assert verify_store(RealDisk(), str(root)).is_sound
@@ -118,7 +118,7 @@ LOG_FLIPS = [
 @pytest.mark.parametrize("has_abort", [False, True])
 @pytest.mark.parametrize("name", LOG_FLIPS)
 def test_flipped_bit_in_the_log(name: str, has_abort: bool, tmp_path: Path) -> None:
-    """One rotten record costs at most itself; Java drops everything behind it after a crash."""
+    """A damaged record costs at most itself; after a crash Java drops all records behind it."""
     [flipped] = [entry for entry in expectation("rotten")["flips"] if entry["id"] == name]
     root = unpack("clean", tmp_path)
     flip(root, flipped)
@@ -152,7 +152,7 @@ def test_flipped_bit_in_the_log(name: str, has_abort: bool, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["cq-physical-offset", "cq-size"])
 def test_wrong_unit_is_repaired(name: str, tmp_path: Path) -> None:
-    """A unit that leads elsewhere is derived again; Java serves what it finds there."""
+    """A unit that points to a wrong record is rebuilt; Java serves the wrong record."""
     [flipped] = [entry for entry in expectation("rotten")["flips"] if entry["id"] == name]
     root = unpack("clean", tmp_path)
     flip(root, flipped)
@@ -168,7 +168,7 @@ def test_wrong_unit_is_repaired(name: str, tmp_path: Path) -> None:
 
 
 def test_all_flips_at_once(tmp_path: Path) -> None:
-    """The whole rotten store opens, all sound messages are read, nothing raises."""
+    """A store with all flips opens, and every sound message is read."""
     root = unpack("rotten", tmp_path)
     store, _ = open_store("rotten", root)
     read = skipped = 0
@@ -183,7 +183,7 @@ def test_all_flips_at_once(tmp_path: Path) -> None:
 
 
 def test_verify_finds_every_flip(tmp_path: Path) -> None:
-    """Each flipped byte of log, queues and index is named by file, near its position."""
+    """Verify names the file of each flipped byte and a position near it."""
     root = unpack("rotten", tmp_path)
     report = verify_store(RealDisk(), str(root))
     flips = [
@@ -207,7 +207,7 @@ def test_verify_finds_every_flip(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["clean", "killed", "expired", "crc", "ext"])
 def test_verify_sound_stores(name: str, tmp_path: Path) -> None:
-    """Java's sound stores have no finding, and every record, unit and entry was looked at."""
+    """Verify checks every record, unit and entry of Java's sound stores and reports nothing."""
     root = unpack(name, tmp_path)
     steps: list[str] = []
     report = verify_store(RealDisk(), str(root), lambda what, _done, _total: steps.append(what))
@@ -222,7 +222,7 @@ def test_verify_sound_stores(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["clean", "killed", "expired", "crc", "ext"])
 def test_inspect_finds_sizes_and_ends(name: str, tmp_path: Path) -> None:
-    """Sizes come from the files alone; queue ends and log files are Java's."""
+    """Inspect takes sizes from the files alone and shows Java's queue ends and log files."""
     root = unpack(name, tmp_path)
     expected = expectation(name)
     view = inspect_store(RealDisk(), str(root))
@@ -281,7 +281,7 @@ def test_extension_units_filter_by_their_tags_code(tmp_path: Path) -> None:
 
 
 def test_units_come_back_when_one_queue_is_gone(tmp_path: Path) -> None:
-    """One deleted queue directory is rebuilt although the side file knows better."""
+    """A deleted queue directory is rebuilt although the side file lists its end."""
     root = unpack("clean", tmp_path)
     store, _ = open_store("clean", root)
     store.close()

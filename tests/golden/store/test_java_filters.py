@@ -1,4 +1,4 @@
-"""The SQL filters of a Java broker's store, and what its extension files say about messages."""
+"""SQL filters and extension files of a Java broker's store are read and written alike."""
 
 import tarfile
 from pathlib import Path
@@ -22,7 +22,7 @@ FILE_BYTES = 4096
 
 @pytest.fixture(scope="module")
 def files() -> dict[str, bytes]:
-    """Filters and extension files by their path in the store, queues' files in order."""
+    """Return filter and extension files by their path in the store."""
     found: dict[str, bytes] = {}
     with tarfile.open(HERE / "ext.tar.xz") as archive:
         for member in archive:
@@ -35,7 +35,7 @@ def files() -> dict[str, bytes]:
 
 
 def test_the_filters_are_read_and_written_as_java_wrote_them(files: dict[str, bytes]) -> None:
-    """Byte for byte, with bits that ours computes too."""
+    """Writing the filters that were read gives equal bytes, with bits that we computed."""
     raw = files["config/consumerFilter.json"]
     filters = decode_filter_file(raw)
     assert encode_filter_file(filters) == raw
@@ -49,7 +49,7 @@ def test_the_filters_are_read_and_written_as_java_wrote_them(files: dict[str, by
 
 
 def test_every_unit_is_where_its_address_says(files: dict[str, bytes]) -> None:
-    """Walking the files gives Java's units, in the order of their addresses."""
+    """Reading the files in turn gives Java's units in the order of their addresses."""
     expected = expectation("ext")
     addresses = {
         (entry["topic"], entry["queueId"]): entry["rawTagsCodes"]
@@ -77,7 +77,7 @@ def test_every_unit_is_where_its_address_says(files: dict[str, bytes]) -> None:
 
 
 def test_files_written_by_our_rule_are_java_s(files: dict[str, bytes]) -> None:
-    """The same units give the same bytes, the end blank and the new file included."""
+    """The same units give the same bytes, with the blank at a file's end and the new file."""
     folder = "consumequeue_ext/TopicSql/0/"
     theirs = [content for path, content in files.items() if path.startswith(folder)]
     ours = [b""]
@@ -93,7 +93,7 @@ def test_files_written_by_our_rule_are_java_s(files: dict[str, bytes]) -> None:
 
 
 def test_bitmaps_are_those_java_computed(files: dict[str, bytes]) -> None:
-    """Three filters over 420 messages: the same bytes, and no message is missed by them."""
+    """Three filters over 420 messages give Java's bitmaps, which miss no message."""
     filters = decode_filter_file(files["config/consumerFilter.json"])
     table = FilterTable(BloomFilter())
     assert table.load(filters, now_ms=0)

@@ -1,4 +1,4 @@
-"""Our store on directories that a Java 5.4.0 broker wrote: the same records, queues and answers."""
+"""Our store reads the same records, queues and answers from a Java 5.4.0 broker's files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SOUND = ["clean", "killed", "expired", "crc", "ext"]
 
 
 def get(store: MessageStore, topic: str, queue_id: int, offset: int, count: int) -> GetResult:
-    """A read that waits for cold bytes, as the broker does."""
+    """Read messages, and wait for bytes outside memory as the broker does."""
     found = store.get(topic, queue_id, offset, count)
     if isinstance(found, ColdRead):
         found.warm()
@@ -33,7 +33,7 @@ def get(store: MessageStore, topic: str, queue_id: int, offset: int, count: int)
 
 
 def walk(store: MessageStore, topic: str, queue_id: int) -> Iterator[tuple[int, StoredMessage]]:
-    """All readable messages of a queue with their queue offsets."""
+    """Yield all readable messages of a queue with their queue offsets."""
     offset = store.min_queue_offset(topic, queue_id)
     end = store.max_queue_offset(topic, queue_id)
     while offset < end:
@@ -46,7 +46,7 @@ def walk(store: MessageStore, topic: str, queue_id: int) -> Iterator[tuple[int, 
 
 
 def check_record(message: StoredMessage, expected: dict[str, Any]) -> None:
-    """Every field Java's decoder gave."""
+    """Compare a record with every field that Java's decoder gave."""
     body = message.body
     if message.sys_flag & 1:
         body = decompress(body, message.sys_flag, 1 << 24)
@@ -76,7 +76,7 @@ def check_record(message: StoredMessage, expected: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", SOUND)
 def test_queues_and_records_are_java_s(name: str, tmp_path: Path) -> None:
-    """Every queue has Java's ends and every unit leads to the record Java read."""
+    """Every queue has Java's ends, and every unit points to the record that Java read."""
     expected = expectation(name)
     records = {record["physicalOffset"]: record for record in expected["records"]}
     store, report = open_store(name, unpack(name, tmp_path))
@@ -99,7 +99,7 @@ def test_queues_and_records_are_java_s(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SOUND)
 def test_edge_answers_are_java_s(name: str, tmp_path: Path) -> None:
-    """getMessage at the edges: status, next offset, min and max."""
+    """Reads at the edges of a queue give Java's status, next offset, minimum and maximum."""
     store, _ = open_store(name, unpack(name, tmp_path))
     answers = expectation(name)["getMessageAnswers"]
     assert answers
@@ -117,7 +117,7 @@ def test_edge_answers_are_java_s(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SOUND)
 def test_offsets_by_time_are_java_s(name: str, tmp_path: Path) -> None:
-    """Both boundaries, before, between, at and after the messages' times."""
+    """Searches by time give Java's offsets before, at, between and after the store times."""
     store, _ = open_store(name, unpack(name, tmp_path))
     answers = expectation(name)["offsetByTime"]
     assert answers
@@ -129,21 +129,21 @@ def test_offsets_by_time_are_java_s(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SOUND)
 def test_index_answers_are_java_s(name: str, tmp_path: Path) -> None:
-    """Queries by key and by tag find Java's physical offsets."""
+    """Queries by key and by tag give Java's physical offsets."""
     expected = expectation(name)
     store, _ = open_store(name, unpack(name, tmp_path))
     assert expected["index"]
     for topic, key, max_count, begin, end, offsets, _ in expected["index"]:
-        found = store.query_index(topic, key, max_count, begin, end)
+        found = store.prepare_query_index(topic, key, max_count, begin, end)()
         assert found.physical_offsets == sorted(offsets), (topic, key)
     for topic, tag, max_count, begin, end, offsets in expected["tagIndex"]:
-        found = store.query_index(topic, tag, max_count, begin, end, "T")
+        found = store.prepare_query_index(topic, tag, max_count, begin, end, "T")()
         assert found.physical_offsets == sorted(offsets), (topic, tag)
     store.close()
 
 
 def digests(root: Path) -> dict[str, str]:
-    """SHA-256 of every file below a directory."""
+    """Return the SHA-256 of every file below a directory."""
     return {
         str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(root.rglob("*"))
@@ -153,7 +153,7 @@ def digests(root: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", SOUND)
 def test_opening_changes_nothing_of_java_s(name: str, tmp_path: Path) -> None:
-    """Open and close: all files are as Java left them but the crash marker and the checkpoint."""
+    """Opening and closing changes no file of Java but the crash marker and the checkpoint."""
     root = unpack(name, tmp_path, with_timer=name == "clean")
     before = digests(root)
     store, _ = open_store(name, root)
@@ -173,7 +173,7 @@ def test_opening_changes_nothing_of_java_s(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SOUND)
 def test_second_start_reads_no_log(name: str, tmp_path: Path) -> None:
-    """After a clean stop our side file holds, and the answers stay the same."""
+    """After a clean stop the side file spares the log's reading, and answers stay the same."""
     root = unpack(name, tmp_path)
     store, first = open_store(name, root)
     assert first.mode in {"normal", "abnormal"}
@@ -192,7 +192,7 @@ def test_second_start_reads_no_log(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SOUND)
 def test_queues_and_index_are_rebuilt_from_the_log(name: str, tmp_path: Path) -> None:
-    """Without consume queues and index everything comes back from the records alone."""
+    """Consume queues and index are rebuilt from the log alone."""
     root = unpack(name, tmp_path)
     import shutil
 
@@ -211,7 +211,7 @@ def test_queues_and_index_are_rebuilt_from_the_log(name: str, tmp_path: Path) ->
         for offset, message in walk(store, topic, queue_id):
             assert [message.physical_offset, message.total_size] == units[offset][1:3]
     for topic, key, max_count, begin, end, offsets, _ in expected["index"]:
-        found = store.query_index(topic, key, max_count, begin, end)
+        found = store.prepare_query_index(topic, key, max_count, begin, end)()
         assert set(offsets) <= set(found.physical_offsets) or len(offsets) == max_count
     store.close()
     store, again = open_store(name, root)

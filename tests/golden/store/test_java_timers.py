@@ -1,4 +1,4 @@
-"""Timed messages that a Java broker left are delivered here, each once."""
+"""Our broker delivers each timed message of a Java broker's store once."""
 
 import asyncio
 from pathlib import Path
@@ -17,7 +17,7 @@ from cometmq.store.timer.log import TimerLog
 
 
 class LaterClock(SystemClock):
-    """The machine's clock, set to when everything is overdue, but not older than the wheel."""
+    """The machine's clock, set so that all messages are overdue and the wheel covers them."""
 
     def __init__(self, now_ms: int) -> None:
         self._ahead_ms = now_ms - super().now_ms()
@@ -27,7 +27,7 @@ class LaterClock(SystemClock):
 
 
 def broker_later(name: str, root: Path, now_ms: int) -> Broker:
-    """A broker with timers whose clock says something else."""
+    """Start a broker whose clock shows another time."""
     own = system_environment()
     env = Environment(LaterClock(now_ms), own.chance, own.network, own.workers)
     config = broker_on(name, root, timerWheelEnable=True, mappedFileSizeTimerLog=4096).config
@@ -35,7 +35,7 @@ def broker_later(name: str, root: Path, now_ms: int) -> Broker:
 
 
 def timed(broker: Broker) -> list[StoredMessage]:
-    """Every delivered timed message of the store."""
+    """Return every timed message that was delivered."""
     store = broker.state.store
     found: list[StoredMessage] = []
     for topic in store.topics():
@@ -56,7 +56,7 @@ def timed(broker: Broker) -> list[StoredMessage]:
 
 @pytest.mark.parametrize("name", ["clean", "killed", "expired", "ext", "crc"])
 def test_what_a_java_broker_left_is_delivered_once(name: str, tmp_path: Path) -> None:
-    """As many as Java counted as pending; a second life of the broker repeats none."""
+    """Deliveries equal Java's count of pending messages, and a restart repeats none."""
     root = unpack(name, tmp_path, with_timer=True)
     waiting = metric(root, "timermetrics", "timingCount")
 

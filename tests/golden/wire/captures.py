@@ -1,4 +1,4 @@
-"""The captured frames, unpacked once for a run."""
+"""Unpacks the captured frames once for a run."""
 
 import functools
 import json
@@ -13,7 +13,7 @@ FILES = sorted(HERE.glob("*/*.jsonl.xz"))
 
 
 class CapturedFrame(NamedTuple):
-    """One frame; ``request_code`` is that of the request also for a response."""
+    """One frame; the ``request_code`` of a response is that of its request."""
 
     where: str
     is_request: bool

@@ -1,4 +1,4 @@
-"""Every captured frame decodes, and what we decode we can write again."""
+"""Every captured frame decodes and is written again."""
 
 import collections
 import json
@@ -18,7 +18,9 @@ from cometmq.codec.properties import (
 from cometmq.codec.stored_message import decode_message, decode_messages
 from cometmq.errors import CodecError, RemoteProtocolError
 from cometmq.model.queue import MessageQueue
-from cometmq.wire.body import bodies
+from cometmq.wire.body import admin as admin_body
+from cometmq.wire.body import client as client_body
+from cometmq.wire.body import route as route_body
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import BINARY, RemotingCommand, encode_command
 from cometmq.wire.command.fastjson import dumps, loads_lenient
@@ -31,7 +33,7 @@ TRANSFERS = 58
 
 
 def test_all_captures_are_here() -> None:
-    """A lost or added file must not make the other tests pass on less."""
+    """The set of captured files is complete, so that no test passes on fewer."""
     assert (len(FILES), len(load_frames()), len(load_transfers())) == (119, FRAMES, TRANSFERS)
 
 
@@ -74,7 +76,7 @@ def _fields(command: RemotingCommand) -> tuple[Any, ...]:
 
 
 def test_a_whole_connection_is_cut_into_its_frames() -> None:
-    """One stream of all frames, in pieces of an odd size, gives the same commands."""
+    """A stream of all frames in pieces of an odd size gives the same commands."""
     frames = load_frames()
     stream = b"".join([captured.frame for captured in frames])
     reader = FrameReader()
@@ -176,7 +178,7 @@ MESSAGE_BODIES = {
 
 
 def test_stored_messages_come_back_byte_by_byte() -> None:
-    """Bodies of pulls, queries and relays decode, check out and encode to the same bytes."""
+    """Bodies of pulls, queries and relays decode, hold their checksums and encode equally."""
     found = collections.Counter[tuple[int, bool]]()
     messages = 0
     for captured in load_frames():
@@ -220,7 +222,7 @@ def test_batch_bodies_come_back_byte_by_byte() -> None:
 
 
 def test_properties_of_sends_survive() -> None:
-    """The property string of a send header and its encoding as bytes say the same."""
+    """The property string of a send header and its encoded bytes hold equal properties."""
     count = 0
     for captured in load_frames():
         if not captured.is_request or captured.code not in (10, 310, 324, 325):
@@ -246,65 +248,80 @@ def _by_class(kind: Any) -> Codec:
 
 
 def _cluster_info(value: Any) -> bytes:
-    return bodies.encode_cluster_info(*value)
+    return route_body.encode_cluster_info(*value)
 
 
-def _topic_list(value: bodies.TopicList) -> bytes:
-    return bodies.encode_topic_list(value.topics, value.broker_addr)
+def _topic_list(value: route_body.TopicList) -> bytes:
+    return route_body.encode_topic_list(value.topics, value.broker_addr)
 
 
 def _delay_offsets(value: Any) -> bytes:
-    return bodies.encode_delay_offsets(*value)
+    return admin_body.encode_delay_offsets(*value)
 
 
-TOPIC_LIST: Codec = (bodies.decode_topic_list, _topic_list)
-DATA_VERSION: Codec = (bodies.decode_data_version, bodies.encode_data_version)
-GROUP_CONFIG: Codec = (bodies.decode_group_config, bodies.encode_group_config)
-KV_TABLE: Codec = (bodies.decode_kv_table, bodies.encode_kv_table)
+TOPIC_LIST: Codec = (route_body.decode_topic_list, _topic_list)
+DATA_VERSION: Codec = (route_body.decode_data_version, route_body.encode_data_version)
+GROUP_CONFIG: Codec = (admin_body.decode_group_config, admin_body.encode_group_config)
+KV_TABLE: Codec = (route_body.decode_kv_table, route_body.encode_kv_table)
 BODY_CODECS: dict[tuple[int, bool], Codec] = {
-    (18, True): (bodies.decode_topic_config_list, bodies.encode_topic_config_list),
-    (21, False): (bodies.decode_topic_config_wrapper, bodies.encode_topic_config_wrapper),
+    (18, True): (admin_body.decode_topic_config_list, admin_body.encode_topic_config_list),
+    (21, False): (
+        route_body.decode_topic_config_wrapper,
+        route_body.encode_topic_config_wrapper,
+    ),
     (28, False): KV_TABLE,
-    (34, True): _by_class(bodies.HeartbeatData),
-    (38, False): _by_class(bodies.ConsumerListBody),
-    (41, True): _by_class(bodies.LockBatchRequest),
-    (41, False): _by_class(bodies.LockBatchResponse),
-    (42, True): _by_class(bodies.LockBatchRequest),
-    (43, False): (bodies.decode_consumer_offsets, bodies.encode_consumer_offsets),
-    (45, False): (bodies.decode_delay_offsets, _delay_offsets),
-    (46, True): _by_class(bodies.CheckClientConfigBody),
-    (103, True): (bodies.decode_register_broker_body, bodies.encode_register_broker_body),
-    (105, False): (bodies.decode_topic_route, bodies.encode_topic_route),
-    (106, False): (bodies.decode_cluster_info, _cluster_info),
+    (34, True): _by_class(client_body.HeartbeatData),
+    (38, False): _by_class(client_body.ConsumerListBody),
+    (41, True): _by_class(client_body.LockBatchRequest),
+    (41, False): _by_class(client_body.LockBatchResponse),
+    (42, True): _by_class(client_body.LockBatchRequest),
+    (43, False): (admin_body.decode_consumer_offsets, admin_body.encode_consumer_offsets),
+    (45, False): (admin_body.decode_delay_offsets, _delay_offsets),
+    (46, True): _by_class(client_body.CheckClientConfigBody),
+    (103, True): (
+        route_body.decode_register_broker_body,
+        route_body.encode_register_broker_body,
+    ),
+    (105, False): (route_body.decode_topic_route, route_body.encode_topic_route),
+    (106, False): (route_body.decode_cluster_info, _cluster_info),
     (200, True): GROUP_CONFIG,
-    (201, False): (bodies.decode_group_config_wrapper, bodies.encode_group_config_wrapper),
-    (202, False): (bodies.decode_topic_stats, bodies.encode_topic_stats),
-    (203, False): (bodies.decode_consumer_connection, bodies.encode_consumer_connection),
-    (204, False): (bodies.decode_producer_connection, bodies.encode_producer_connection),
+    (201, False): (
+        admin_body.decode_group_config_wrapper,
+        admin_body.encode_group_config_wrapper,
+    ),
+    (202, False): (admin_body.decode_topic_stats, admin_body.encode_topic_stats),
+    (203, False): (
+        admin_body.decode_consumer_connection,
+        admin_body.encode_consumer_connection,
+    ),
+    (204, False): (
+        admin_body.decode_producer_connection,
+        admin_body.encode_producer_connection,
+    ),
     (206, False): TOPIC_LIST,
-    (208, False): (bodies.decode_consume_stats, bodies.encode_consume_stats),
-    (217, True): (bodies.decode_topic_route, bodies.encode_topic_route),
+    (208, False): (admin_body.decode_consume_stats, admin_body.encode_consume_stats),
+    (217, True): (route_body.decode_topic_route, route_body.encode_topic_route),
     (219, False): KV_TABLE,
-    (220, True): _by_class(bodies.ResetOffsetBody),
-    (221, False): _by_class(bodies.ConsumerStatusBody),
-    (222, False): _by_class(bodies.ResetOffsetBody),
-    (223, False): _by_class(bodies.ConsumerStatusBody),
+    (220, True): _by_class(client_body.ResetOffsetBody),
+    (221, False): _by_class(client_body.ConsumerStatusBody),
+    (222, False): _by_class(client_body.ResetOffsetBody),
+    (223, False): _by_class(client_body.ConsumerStatusBody),
     (224, False): TOPIC_LIST,
-    (225, True): (bodies.decode_group_config_list, bodies.encode_group_config_list),
-    (300, False): (bodies.decode_group_list, bodies.encode_group_list),
+    (225, True): (admin_body.decode_group_config_list, admin_body.encode_group_config_list),
+    (300, False): (admin_body.decode_group_list, admin_body.encode_group_list),
     (304, False): TOPIC_LIST,
     (305, False): TOPIC_LIST,
-    (307, False): _by_class(bodies.ConsumerRunningInfo),
-    (309, False): _by_class(bodies.ConsumeDirectlyResult),
+    (307, False): _by_class(client_body.ConsumerRunningInfo),
+    (309, False): _by_class(client_body.ConsumeDirectlyResult),
     (311, False): TOPIC_LIST,
     (312, False): TOPIC_LIST,
     (313, False): TOPIC_LIST,
     (322, True): DATA_VERSION,
     (322, False): DATA_VERSION,
     (343, False): TOPIC_LIST,
-    (351, False): (bodies.decode_topic_config, bodies.encode_topic_config),
+    (351, False): (admin_body.decode_topic_config, admin_body.encode_topic_config),
     (352, False): GROUP_CONFIG,
-    (901, False): (bodies.decode_member_group, bodies.encode_member_group),
+    (901, False): (route_body.decode_member_group, route_body.encode_member_group),
 }
 
 
@@ -382,7 +399,7 @@ def _general(name: Any) -> str:
 
 
 def test_tag_codes_of_java_are_ours() -> None:
-    """Where a Java client sent codes of tags, ours for the same tags are equal."""
+    """Our codes of tags equal those that a Java client sent."""
     count = 0
     for captured in load_frames():
         if captured.code != RequestCode.HEART_BEAT or not captured.is_request:
@@ -397,7 +414,7 @@ def test_tag_codes_of_java_are_ours() -> None:
         ]
         ours = [
             set(subscription.code_set)
-            for consumer in bodies.HeartbeatData.decode(command.body).consumers
+            for consumer in client_body.HeartbeatData.decode(command.body).consumers
             for subscription in consumer.subscriptions
         ]
         assert ours == theirs, captured.where
@@ -409,7 +426,7 @@ TAG_CODES = 12
 
 
 def test_every_json_body_survives_our_reader_and_writer() -> None:
-    """Also of codes without a structure: fastjson's forms read and written keep the value."""
+    """Every JSON body keeps its value when read and written, also without a structure."""
     count = collections.Counter[bool]()
     for captured in load_frames():
         body = decode_frame(captured.frame).body
@@ -431,7 +448,7 @@ JSON_BODIES = {True: 943, False: 116}
 
 
 def test_replication_streams_hold_whole_records() -> None:
-    """What a master sends is a head of 12 bytes and commit-log records as they are stored."""
+    """A master's transfer is a head of 12 bytes and commit log records as they are stored."""
     records = 0
     for transfer in load_transfers():
         if not transfer.is_from_master:
@@ -457,7 +474,7 @@ RECORDS = 36
 
 @pytest.mark.parametrize("cut", [1, 4, 50, 90])
 def test_a_cut_answer_is_refused(cut: int) -> None:
-    """A pull answer that lost its end is an error, never a shorter list."""
+    """A pull answer without its end raises an error and gives no shorter list."""
     captured = next(
         item
         for item in load_frames()

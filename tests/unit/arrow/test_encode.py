@@ -65,7 +65,6 @@ def test_a_row_larger_than_a_block_is_one() -> None:
     ("bodies", "more"),
     [
         ([b"x", None], {}),
-        ([b"x", b""], {}),
         ([], {}),
         ([b"x"], {"tags": ["a\x01b"]}),
         ([b"x"], {"tags": ["a\x02"]}),

@@ -15,7 +15,7 @@ from cometmq.codec.stored_message import StoredMessage, decode_messages
 from cometmq.net.channel import Channel, ChannelPool
 from cometmq.net.env import Environment, system_environment
 from cometmq.store.base.disk import RealDisk
-from cometmq.wire.body.bodies import ConsumerData, HeartbeatData
+from cometmq.wire.body.client import ConsumerData, HeartbeatData
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import RemotingCommand
 

@@ -15,18 +15,18 @@ from cometmq.model.group import (
     SubscriptionData,
     SubscriptionGroupConfig,
 )
+from cometmq.model.offsets import ConsumerOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TopicConfig
-from cometmq.wire.body.bodies import (
-    ConsumerData,
+from cometmq.wire.body.admin import (
     decode_consume_stats,
     decode_consumer_connection,
     decode_group_list,
-    decode_kv_table,
     decode_producer_connection,
-    decode_topic_list,
     decode_topic_stats,
 )
+from cometmq.wire.body.client import ConsumerData
+from cometmq.wire.body.route import decode_kv_table, decode_topic_list
 from cometmq.wire.body.stats import (
     decode_consume_queue_view,
     decode_correction_offsets,
@@ -71,7 +71,7 @@ async def fill(broker: Broker, client: Client, count: int = 3) -> None:
         assert (await client.send(b"body", i="TAGS\x01a\x02")).code == 0
     assert (await client.send(b"other", e="1")).code == 0
     broker.state.groups.put(SubscriptionGroupConfig("g"), 0)
-    broker.state.offsets.commit("g", "t", 0, 1, 0)
+    broker.state.offsets.commit("g", "t", 0, ConsumerOffset(1), 0)
 
 
 def queue(number: int) -> MessageQueue:
@@ -109,7 +109,7 @@ def test_who_consumes_what(tmp_path: Path) -> None:
 
     async def story(broker: Broker, client: Client) -> None:
         await fill(broker, client)
-        broker.state.offsets.commit("offline", "t", 0, 1, 0)
+        broker.state.offsets.commit("offline", "t", 0, ConsumerOffset(1), 0)
         await client.heartbeat(CONSUMER)
         groups = await client.call(Code.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "t"})
         assert sorted(decode_group_list(groups.body)) == ["g", "offline"]
@@ -235,8 +235,8 @@ def test_offsets_are_compared_and_copied(tmp_path: Path) -> None:
         await fill(broker, client)
         offsets = broker.state.offsets
         for group, place in (("h", 2), ("i", 3)):
-            offsets.commit(group, "t", 0, place, 0)
-            offsets.commit(group, "t", 1, place, 0)
+            offsets.commit(group, "t", 0, ConsumerOffset(place), 0)
+            offsets.commit(group, "t", 1, ConsumerOffset(place), 0)
         ext = {"compareGroup": "h", "topic": "t"}
         answer = await client.call(Code.QUERY_CORRECTION_OFFSET, ext)
         assert decode_correction_offsets(answer.body) == {0: 1, 1: 2}

@@ -17,7 +17,8 @@ from cometmq.namesrv import NameServer
 from cometmq.namesrv.config import NameServerConfig
 from cometmq.net.env import system_environment
 from cometmq.store.base.disk import RealDisk
-from cometmq.wire.body.bodies import ConsumerData, decode_topic_list, decode_topic_route
+from cometmq.wire.body.client import ConsumerData
+from cometmq.wire.body.route import decode_topic_list, decode_topic_route
 from cometmq.wire.command.codes import RequestCode
 
 ENV = system_environment()

@@ -88,7 +88,7 @@ def test_commits_in_one_read_are_as_those_one_by_one(
     """Stored in one step, answered in order and byte for byte alike, from memory or from the
     log."""
     if not is_kept:
-        monkeypatch.setattr(transaction, "_KEPT_COUNT", 0)
+        monkeypatch.setattr(transaction, "_CACHED_COUNT", 0)
 
     async def story(broker: Broker, client: Client) -> None:
         alone, *places = await begun(broker, 6)
@@ -430,7 +430,7 @@ def test_unkept_halves_are_read_in_stretches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One read for those in a row, whatever came between them; none for a neighbour."""
-    monkeypatch.setattr(transaction, "_KEPT_COUNT", 0)
+    monkeypatch.setattr(transaction, "_CACHED_COUNT", 0)
 
     async def story(broker: Broker, client: Client) -> None:
         places = await begun(broker, 9)

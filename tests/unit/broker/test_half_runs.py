@@ -56,7 +56,7 @@ def test_halves_in_one_read_are_as_those_one_by_one(tmp_path: Path, flush: str) 
                 half_frame(2, f"KEYS\x01k2\x02{PLAIN.format(2)}TAGS\x01A\x02{MARKS}"),
                 frame(3),
                 half_frame(4, MARKS + PLAIN.format(4)),
-                half_frame(5, body=b""),
+                half_frame(5, f"DELAY\x013\x02{PLAIN.format(5)}{MARKS}"),
                 half_frame(6),
                 half_frame(7),
             ]
@@ -96,14 +96,14 @@ def test_a_commit_from_memory_stores_what_a_commit_from_the_log_does(
     async def story(broker: Broker, client: Client) -> None:
         text = f"KEYS\x01k\x02{PLAIN.format(1)}TAGS\x01A\x02own\x01x\x02{MARKS}"
         (answer,) = await exchange(broker, half_frame(1, text), 1)
-        monkeypatch.setattr(transaction, "_KEPT_COUNT", 0)
+        monkeypatch.setattr(transaction, "_CACHED_COUNT", 0)
         (second,) = await exchange(broker, half_frame(2, text), 1)
-        monkeypatch.setattr(transaction, "_KEPT_COUNT", 100)
-        monkeypatch.setattr(transaction, "_KEPT_BODY_BYTES_MAX", 3)
+        monkeypatch.setattr(transaction, "_CACHED_COUNT", 100)
+        monkeypatch.setattr(transaction, "_CACHED_BODY_BYTES_MAX", 3)
         (third,) = await exchange(broker, half_frame(3, text), 1)
         places = [of_answer(one) for one in (answer, second, third)]
         assert not any(is_kept(broker, place) for place in places)
-        monkeypatch.setattr(transaction, "_KEPT_BODY_BYTES_MAX", 100)
+        monkeypatch.setattr(transaction, "_CACHED_BODY_BYTES_MAX", 100)
         (fourth,) = await exchange(broker, half_frame(4, text), 1)
         places.append(of_answer(fourth))
         assert is_kept(broker, places[3])

@@ -11,17 +11,49 @@ from cometmq.broker import Broker, load_config
 from cometmq.broker.admin.config import LIVE_KEYS
 from cometmq.broker.base.config import effective_keys
 from cometmq.codec.java_properties import parse_properties
+from cometmq.model.offsets import ConsumerOffset
 from cometmq.namesrv.config import NameServerConfig
 from cometmq.namesrv.name_server import NameServer
 from cometmq.net.env import system_environment
 from cometmq.store.base.disk import RealDisk
-from cometmq.wire.body.bodies import decode_data_version
+from cometmq.wire.body.route import decode_data_version
 from cometmq.wire.command.codes import RequestCode as Code
 
 
 async def change(client: Client, text: str) -> tuple[int, str]:
     answer = await client.call(Code.UPDATE_BROKER_CONFIG, {}, text.encode())
     return answer.code, answer.remark or ""
+
+
+def test_the_sizes_of_an_existing_store_are_shown(tmp_path: Path) -> None:
+    """GET_BROKER_CONFIG shows the sizes that the files have, also after a change of another key."""
+    sizes = {
+        "mappedFileSizeCommitLog": "2097152",
+        "mappedFileSizeConsumeQueue": "60000",
+        "mappedFileSizeTimerLog": "65536",
+        "maxHashSlotNum": "200",
+        "maxIndexNum": "800",
+    }
+
+    async def fill(broker: Broker, client: Client) -> None:
+        del broker
+        due_ms = system_environment().clock.now_ms() + 3_600_000
+        for _ in range(2):
+            assert (await client.send(b"ab", i="KEYS\x01k")).code == 0
+        timed = await client.send(b"later", i=f"KEYS\x01k\x02TIMER_DELIVER_MS\x01{due_ms}")
+        assert timed.code == 0
+
+    async def story(broker: Broker, client: Client) -> None:
+        for _ in range(2):
+            answer = await client.call(Code.GET_BROKER_CONFIG)
+            shown = parse_properties(answer.body.decode())
+            assert sizes.items() <= shown.items()
+            assert await change(client, "defaultQueryMaxNum=40") == (0, "")
+        assert broker.timers.pending_count() == 1
+        assert [message.body for message in await client.messages()] == [b"ab", b"ab"]
+
+    scenario(tmp_path, fill, timerWheelEnable=True, **sizes)
+    scenario(tmp_path, story, timerWheelEnable=True)
 
 
 def test_a_change_is_shown_and_written(tmp_path: Path) -> None:
@@ -37,7 +69,7 @@ def test_a_change_is_shown_and_written(tmp_path: Path) -> None:
         versions = [
             decode_data_version(answer.ext_fields["version"].encode()) for answer in (before, after)
         ]
-        assert versions[1].is_newer_than(versions[0])
+        assert versions[1].counter > versions[0].counter
         path = tmp_path / "config" / "broker.properties"
         assert path.read_text() == "defaultQueryMaxNum=40\nfileReservedTime=9\n"
         assert await change(client, "defaultQueryMaxNum=41") == (0, "")
@@ -137,7 +169,7 @@ def test_keys_take_effect(tmp_path: Path) -> None:
         version = state.topics.version
         assert await change(client, "brokerPermission=2") == (0, "")
         assert (await client.pull(topic="first", consumerGroup="TOOLS_CONSUMER")).code == 16
-        assert state.topics.version.is_newer_than(version)
+        assert state.topics.version.counter > version.counter
         text = "deleteWhen=03;15\ndiskMaxUsedSpaceRatio=60\ncleanFileForciblyEnable=false"
         assert await change(client, text) == (0, "")
         settings = state.store._retention._config
@@ -146,8 +178,8 @@ def test_keys_take_effect(tmp_path: Path) -> None:
         assert settings.store_host == state.host
         assert await change(client, "consumerOffsetUpdateVersionStep=1") == (0, "")
         before = state.offsets.version
-        state.offsets.commit("g", "first", 0, 1, 1)
-        assert state.offsets.version.is_newer_than(before)
+        state.offsets.commit("g", "first", 0, ConsumerOffset(1), 1)
+        assert state.offsets.version.counter > before.counter
 
     scenario(tmp_path, story)
 
@@ -201,7 +233,7 @@ def test_intervals_take_effect(tmp_path: Path) -> None:
 
     async def story(broker: Broker, client: Client) -> None:
         assert await change(client, "flushConsumerOffsetInterval=10") == (0, "")
-        broker.state.offsets.commit("g", "t", 0, 7, 1)
+        broker.state.offsets.commit("g", "t", 0, ConsumerOffset(7), 1)
         path = tmp_path / "config" / "consumerOffset.json"
         await eventually(lambda: path.exists() and '"t@g"' in path.read_text())
         assert broker.config.flush_consumer_offset_interval == 10

@@ -11,7 +11,7 @@ from tests.unit.broker.harness import SEND_DEFAULTS
 
 from cometmq.wire.command.command import RemotingCommand, encode_command
 from cometmq.wire.frame.framing import FrameReader, full_command
-from cometmq.wire.header.fast_decode import SendCommand
+from cometmq.wire.header.fast_decode import EndCommand, PullCommand, SendCommand
 from cometmq.wire.header.headers import SendMessageHeader
 
 
@@ -43,6 +43,30 @@ def test_plain_send_has_everything_its_handler_needs() -> None:
 @pytest.mark.parametrize(
     "data",
     [
+        frame(dict(reversed(header({"i": "a\x01b\x02"}).items()))),
+        frame({"code": 310, "language": "GO", **header({"i": "a\x01b\x02"})}),
+        encode_command(
+            RemotingCommand.request(
+                310, {**SEND_DEFAULTS, "i": "a\x01b\x02"}, b"body", opaque=7, serialize_type=1
+            )
+        ),
+    ],
+)
+def test_header_of_any_form_gives_the_same_send(data: bytes) -> None:
+    """Whatever the order of the keys, and with a binary header too."""
+    (read,) = FrameReader(has_fast_commands=True).receive(data)
+    assert not isinstance(read, PullCommand | EndCommand)
+    send = full_command(read) if isinstance(read, SendCommand) else read
+    (plain,) = FrameReader().receive(data)
+    assert SendMessageHeader.from_command(send) == SendMessageHeader.from_command(plain)
+    assert (send.opaque, send.body, send.serialize_type) == (7, b"body", plain.serialize_type)
+    is_code_first = data[8:].startswith((b'{"code"', b"\x016"))
+    assert isinstance(read, SendCommand) == is_code_first
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
         frame(header({"e": "x"})),
         frame(header({"e": "99999999999"})),
         frame({"extFields": SEND_DEFAULTS, "code": 310}),
@@ -50,7 +74,10 @@ def test_plain_send_has_everything_its_handler_needs() -> None:
         frame(b'{"code":310,"extFields":{"'),
         frame(b'{"code":310,"extFields":{"b":1}}'),
         frame(header(opaque="seven")),
-        encode_command(RemotingCommand.request(310, SEND_DEFAULTS, b"x", serialize_type=1)),
+        encode_command(
+            RemotingCommand.request(310, {**SEND_DEFAULTS, "e": "x"}, b"x", serialize_type=1)
+        ),
+        encode_command(RemotingCommand.request(310, {"b": "t"}, b"x", serialize_type=1)),
         encode_command(RemotingCommand.request(11, {"topic": "t"})),
     ],
 )

@@ -18,7 +18,7 @@ from cometmq.codec.stored_message import encode_message
 from cometmq.model.topic import BrokerData, QueueData, TopicRoute
 from cometmq.net.env import system_environment
 from cometmq.net.server import Handler, RemotingServer, ServerConnection
-from cometmq.wire.body.bodies import ConsumerListBody, HeartbeatData
+from cometmq.wire.body.client import ConsumerListBody, HeartbeatData
 from cometmq.wire.body.route import encode_topic_route
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import RemotingCommand, encode_command

@@ -19,6 +19,7 @@ from cometmq.broker.base.config import load_config
 from cometmq.broker.broker import Broker
 from cometmq.codec.stored_message import decode_message
 from cometmq.errors import CometError
+from cometmq.model.offsets import ConsumerOffset
 from cometmq.namesrv.config import NameServerConfig
 from cometmq.namesrv.name_server import NameServer
 from cometmq.net.env import system_environment
@@ -143,7 +144,7 @@ class Readers:
             self.where[group].append((name, queue_id))
         self._offsets[name, queue_id] = offset + len(bodies)
         state = self._stage.brokers[name].state
-        state.offsets.commit(self._group, TOPIC, queue_id, offset + len(bodies), 0)
+        state.offsets.commit(self._group, TOPIC, queue_id, ConsumerOffset(offset + len(bodies)), 0)
         return len(bodies)
 
     def consume_all(self) -> None:

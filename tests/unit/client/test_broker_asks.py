@@ -14,7 +14,7 @@ from cometmq.client.handling.handlers import RetryLater
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.errors import CometError
 from cometmq.model import BrokerData, MessageQueue, QueueData
-from cometmq.wire.body.bodies import ConsumerRunningInfo, ResetOffsetBody
+from cometmq.wire.body.client import ConsumerRunningInfo, ResetOffsetBody
 from cometmq.wire.command.command import RemotingCommand
 
 

@@ -67,7 +67,8 @@ def test_a_start_that_failed_can_be_tried_again(kind: str) -> None:
 
 def _at(consumer: PushConsumer, address: str) -> Any:
     """The consumer's options as if the name server came and went at its address."""
-    return replace(consumer._options, name_servers=(address,), request_timeout_ms=300)
+    consumer.update_name_servers(address)
+    return replace(consumer._options, request_timeout_ms=300)
 
 
 @pytest.mark.parametrize("order", ["none", "queue"])

@@ -50,15 +50,19 @@ def web() -> Iterator[str]:
 
 def test_a_web_server_is_no_name_server(web: str) -> None:
     """What it sends is named in the error itself, which says the same of both faces."""
-    words = f"what {web} sends is not the remoting protocol: frame length 1213486160 \\('HTTP'\\)"
+    cause = "does not speak the remoting protocol: frame length 1213486160 \\('HTTP'\\)"
+    words = f"server at {web} {cause}"
 
     async def run() -> None:
-        async with Producer(name_server=web) as producer:
+        async with Producer(name_server=web, retries=0) as producer:
             with pytest.raises(ConnectFailed, match=words):
                 await producer.send(Message("t", b"x"))
 
     asyncio.run(run())
-    with SyncProducer(name_server=web) as producer, pytest.raises(ConnectFailed, match=words):
+    with (
+        SyncProducer(name_server=web, retries=0) as producer,
+        pytest.raises(ConnectFailed, match=words),
+    ):
         producer.send(Message("t", b"x"))
 
 

@@ -30,6 +30,7 @@ from cometmq.client.transaction.producer import TransactionProducer
 from cometmq.core.extensions.growing import BUCKET_COUNT, Growth, Phase, bucket_of, group_hash
 from cometmq.errors import ConfigError, RequestTimeout
 from cometmq.model import MessageQueue, TopicConfig
+from cometmq.model.offsets import ConsumerOffset
 from cometmq.net.env import SystemClock
 
 GROUPS = [f"customer-{number}" for number in range(40)]
@@ -105,11 +106,11 @@ async def test_what_was_open_before_holds_everything(tmp_path: Path) -> None:
             growing = running.brokers["broker-a"].services.growing
             for transaction in (early, late):
                 # What has drained is marked at once where nothing is open.
-                growing.look_at(TOPIC)
+                growing.move_on(TOPIC)
                 assert marks(running) == 0
                 await books.end(transaction, TransactionOutcome.COMMIT)
                 assert transaction.is_settled
-            growing.look_at(TOPIC)
+            growing.move_on(TOPIC)
             assert marks(running) == 0, "what was committed is not consumed"
             readers.consume_all()
             await until_grown(admin)
@@ -131,7 +132,7 @@ async def test_a_late_message_brings_its_queue_back_until_it_is_consumed(tmp_pat
         gone = MessageQueue(TOPIC, "broker-a", 1)
         async with books.transaction(Message(TOPIC, b"x:0"), queue=gone):
             pass
-        running.brokers["broker-a"].state.offsets.commit("billing", TOPIC, 1, 0, 0)
+        running.brokers["broker-a"].state.offsets.commit("billing", TOPIC, 1, ConsumerOffset(0), 0)
         await admin.shrink_topic(TOPIC, 1)
         late = await books.begin(Message(TOPIC, b"x:1"), queue=gone)
         readers.consume_all()
@@ -212,7 +213,7 @@ async def test_parked_groups_keep_a_topic_from_moving_between_brokers(tmp_path: 
 
         async with consumer():
             await eventually(lambda: are_parked(2))
-        with pytest.raises(ConfigError, match="parked for the group billing, customer-"):
+        with pytest.raises(ConfigError, match="parked for the group billing, among them customer-"):
             await admin.grow_topic(TOPIC, 2)
         await admin.grow_topic(TOPIC, 2, broker_names=["broker-a"])
         await until_grown(admin)

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import logging
+import re
 import subprocess
 import sys
 import threading
@@ -122,7 +123,50 @@ def test_a_handler_ends_no_worker(
 
     with caplog.at_level(logging.WARNING, "cometmq.client"):
         scenario(story)
-    assert "the handler failed on t@broker-a" in caplog.text
+    assert "the handler failed on message" in caplog.text
+
+
+@pytest.mark.parametrize("order", ["none", "queue"])
+@pytest.mark.parametrize("takes_lists", [False, True])
+def test_the_log_line_of_a_failed_handler_names_message_group_try_and_next_time(
+    order: Any, takes_lists: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It named a queue and an offset only; now id, topic, group, try, cause and what comes next."""
+    ids: list[str] = []
+
+    async def story(name_server: str, producer: Producer) -> None:
+        async def handle(work: Any) -> None:
+            for message in work if takes_lists else [work]:
+                ids.append(message.message_id)
+            if ids.count(ids[0]) == 1:
+                raise ConnectionError("the shop is closed")
+
+        await send(producer, b"1", message_group="one")
+        async with PushConsumer(
+            "g",
+            {"t": "*"},
+            handle,
+            name_server=name_server,
+            consume_from="first",
+            batch_count_max=2 if takes_lists else None,
+            order=order,
+            suspend_ms=10,
+        ):
+            await until(lambda: "the handler failed" in caplog.text)
+
+    with caplog.at_level(logging.WARNING, "cometmq.client"):
+        scenario(story)
+    (failure,) = [one for one in caplog.records if "the handler failed" in one.message]
+    assert failure.levelno == logging.WARNING
+    assert failure.exc_info is not None
+    follows = {
+        "none": "next try in 10s, unless the group or its broker has other delays",
+        "queue": "next try in 10 ms, before any later message of its order",
+    }
+    assert re.sub(r"(?<=@broker-a:)\d", "N", failure.message) == (
+        f"group g: the handler failed on message {ids[0]} of topic t (t@broker-a:N at 0) in try 1: "
+        f"ConnectionError: the shop is closed; {follows[order]}"
+    )
 
 
 @pytest.mark.parametrize("order", ["none", "queue"])

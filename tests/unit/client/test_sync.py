@@ -2,8 +2,10 @@
 
 import asyncio
 import inspect
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,11 +16,11 @@ import cometmq
 import cometmq.client
 import cometmq.sync
 from cometmq.client.base.background import background
-from cometmq.errors import ClientClosed, ConfigError, NoRoute, RequestTimeout, SendFailed
+from cometmq.errors import ClientClosed, ConfigError, NoRoute, RequestTimeout, TopicNotExist
 from cometmq.model import Message, MessageQueue, SendStatus
 from cometmq.testing.cluster import EmbeddedCluster, threaded_cluster
 
-NAMES = ("Admin", "Producer", "PullConsumer", "PushConsumer", "TransactionProducer")
+NAMES = ("Admin", "Connection", "Producer", "PullConsumer", "PushConsumer", "TransactionProducer")
 # What only asyncio or only the inside has: context managers, iteration, the instance's questions.
 PRIVATE = {
     "accept",
@@ -38,6 +40,7 @@ PRIVATE = {
     "forget_topic",
     "give_back",
     "hold",
+    "is_astray",
     "is_orderly",
     "is_paused",
     "learn_homes",
@@ -45,8 +48,11 @@ PRIVATE = {
     "may_consume",
     "message_model",
     "name_servers",
+    "namespace",
     "next_batch",
     "next_ready",
+    "open_io",
+    "open_shared",
     "now_ms",
     "offset_moved",
     "queue_reader",
@@ -63,6 +69,7 @@ PRIVATE = {
     "started_ms",
     "status_table",
     "subscriptions",
+    "takes",
     "topics",
     "try_again",
     "watch",
@@ -131,13 +138,15 @@ def test_sending_in_every_way(cluster: EmbeddedCluster) -> None:
         producer.flush()
         assert {future.result().status for future in futures} == {SendStatus.SEND_OK}
         batch = producer.send_batch([Message("ways", b"b", message_group="TagA")] * 3)
-        assert [r.queue_offset - batch[0].queue_offset for r in batch] == [0, 1, 2]
+        assert [(r.queue_offset or 0) - (batch[0].queue_offset or 0) for r in batch] == [0, 1, 2]
         assert {r.message_queue.queue_id for r in batch} == {3}
         producer.send_oneway(Message("ways", b"o"))
         assert len(producer.fetch_publish_queues("ways")) == 4
         with pytest.raises(ConfigError):
             producer.send(Message("ways", b"x"), selector=lambda *_: MessageQueue("a", "b", 1))
-        bad = producer.send_nowait(Message("bad topic", b"x"))
+        changed = Message("ways", b"x")
+        changed.topic = "bad topic"
+        bad = producer.send_nowait(changed)
         assert isinstance(bad.exception(10), Exception)
     with cometmq.sync.Producer(
         "pg", name_server=cluster.name_server_address, linger_ms=1
@@ -240,6 +249,30 @@ def test_a_blocking_call_on_the_background_loop_is_refused() -> None:
         background().run(careless())
 
 
+def test_the_synchronous_consumers_do_not_advise_async_with() -> None:
+    """A use before the start names `with` and start(), as the synchronous producer does."""
+    pull = cometmq.sync.PullConsumer("g")
+    producer = cometmq.sync.Producer("g")
+    uses: list[Callable[[], object]] = [
+        lambda: pull.poll(0),
+        lambda: pull.fetch_queues("t"),
+        lambda: producer.send(Message("t", b"x")),
+    ]
+    for use in uses:
+        with pytest.raises(ClientClosed, match="use `with` or call start\\(\\)"):
+            use()
+
+
+def test_the_synchronous_clients_are_an_attribute_of_the_package() -> None:
+    """`import cometmq; cometmq.sync` raised AttributeError, and `cometmq.errors` too."""
+    program = "import cometmq; print(cometmq.sync.Producer, cometmq.errors.CometError)"
+    run = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    assert "sync" in dir(cometmq)
+
+
 def test_life_cycle_is_checked(cluster: EmbeddedCluster) -> None:
     """Not started, closed, unknown topic."""
     producer = cometmq.sync.Producer("pg", name_server=cluster.name_server_address)
@@ -296,7 +329,7 @@ def test_retries_and_final_errors() -> None:
         broker.override[310] = once
         assert producer.send(Message("t", b"x")).status is SendStatus.SEND_OK
         broker.override[310] = lambda command, connection: command.answer(17, "gone", {})
-        with pytest.raises(SendFailed, match="3 tries"):
+        with pytest.raises(TopicNotExist, match="3 tries"):
             producer.send(Message("t", b"x"))
         broker.override[310] = lambda command, connection: None
         with pytest.raises(RequestTimeout):
@@ -324,6 +357,33 @@ def test_a_cut_connection_is_replaced() -> None:
         assert producer.send(Message("t", b"y")).status is SendStatus.SEND_OK
 
     with_fake(story)
+
+
+def test_a_cut_connection_is_made_again_until_the_time_is_over() -> None:
+    """More often than RocketMQ's two retries, under one unique key, and at a fixed queue too."""
+    keys: set[str] = set()
+
+    def story(broker: FakeBroker, producer: cometmq.sync.Producer) -> None:
+        fixed = MessageQueue("t", "broker-a", 1)
+        options: list[dict[str, Any]] = [{}, {"queue": fixed}, {"message_group": "TagA"}]
+        for option in options:
+            left = [3]
+            keys.clear()
+
+            def cut(command: Any, connection: Any, left: list[int] = left) -> Any:
+                keys.add(command.ext_fields["i"].partition("UNIQ_KEY\x01")[2].partition("\x02")[0])
+                if not left[0]:
+                    return broker.ordinary(command, connection)
+                left[0] -= 1
+                connection.abort("the test says so")
+                return None
+
+            broker.override[310] = cut
+            assert producer.send(Message("t", b"x"), **option).status is SendStatus.SEND_OK
+            assert len(keys) == 1
+        del broker.override[310]
+
+    assert with_fake(story).codes().count(310) == 3 * 4
 
 
 def test_stored_without_flush_may_be_sent_again() -> None:

@@ -10,7 +10,6 @@ from cometmq.codec.ids import (
     offset_message_id,
     offset_message_id_prefix,
     offset_message_ids,
-    uniq_id_time_ms,
 )
 from cometmq.errors import CodecError, LocalProtocolError
 
@@ -81,13 +80,10 @@ def test_unique_ids_hold_address_pid_seed_time_and_counter() -> None:
     # 20 days, 12:31:19.777 since the month began.
     elapsed_ms = ((20 * 24 + 12) * 60 + 31) * 60_000 + 19_777
     assert int(first[20:28], 16) == elapsed_ms
-    assert uniq_id_time_ms(first, NOW_MS + 5) == NOW_MS
     now[0] += 11 * 24 * 3600 * 1000
     third = factory.next_id()
     assert third[:28] != first[:28]
     assert int(third[20:28], 16) == elapsed_ms - 19 * 24 * 3600 * 1000
-    # An id of last month is read as such.
-    assert uniq_id_time_ms(first, now[0]) == NOW_MS
 
 
 def test_a_year_ends_with_its_december() -> None:
@@ -107,7 +103,6 @@ def test_local_time_moves_the_start_of_the_month() -> None:
     uniq_id = factory.next_id()
     plain = UniqIdFactory("1.2.3.4", 1, 1, lambda: NOW_MS).next_id()
     assert int(uniq_id[20:28], 16) - int(plain[20:28], 16) == offset_ms
-    assert uniq_id_time_ms(uniq_id, NOW_MS, utc_offset_ms=offset_ms) == NOW_MS
 
 
 def test_counter_wraps_at_16_bits() -> None:
@@ -123,12 +118,6 @@ def test_ipv6_ids_are_longer_and_bad_addresses_refused() -> None:
     assert len(UniqIdFactory("::1", 1, 1, lambda: NOW_MS).next_id()) == 56
     with pytest.raises(LocalProtocolError, match="IP address"):
         UniqIdFactory("localhost", 1, 1, lambda: NOW_MS)
-
-
-@pytest.mark.parametrize("text", ["", "x" * 32, "abc"])
-def test_foreign_ids_have_no_time(text: str) -> None:
-    """Ids are opaque; only their own form is looked into."""
-    assert uniq_id_time_ms(text, NOW_MS) is None
 
 
 @pytest.mark.parametrize("address", ["10.0.0.2:10911", "[2001:db8::1]:10911"])

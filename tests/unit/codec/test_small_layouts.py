@@ -11,10 +11,8 @@ from cometmq.codec.consume_queue import (
     CqUnit,
     decode_cq_ext_address,
     decode_cq_ext_unit,
-    decode_cq_unit,
     encode_cq_ext_address,
     encode_cq_ext_unit,
-    encode_cq_unit,
     encode_pre_blank_unit,
     is_cq_ext_address,
     units_struct,
@@ -25,7 +23,6 @@ from cometmq.codec.index import (
     INDEX_ENTRY,
     INDEX_HEADER,
     SLOT_COUNT_DEFAULT,
-    decode_index_entry,
     decode_index_header,
     entry_position,
     index_file_bytes,
@@ -65,23 +62,13 @@ def test_records_without_a_tail(record: bytes) -> None:
 
 def test_unit_layout_and_signs() -> None:
     """Offset, size, tag code, big-endian and signed."""
-    raw = encode_cq_unit(1000, 115, -5)
+    raw = CQ_UNIT.pack(1000, 115, -5)
     assert raw.hex() == "00000000000003e800000073fffffffffffffffb"
-    assert decode_cq_unit(b"xx" + raw, 2) == CqUnit(PhysicalOffset(1000), 115, -5)
     assert CQ_UNIT.size == 20
-    assert decode_cq_unit(raw).is_valid
-    assert not decode_cq_unit(bytes(20)).is_valid
+    assert CqUnit._make(CQ_UNIT.unpack(raw)).is_valid
+    assert not CqUnit._make(CQ_UNIT.unpack(bytes(20))).is_valid
     assert not CqUnit(PhysicalOffset(-1), 5, 0).is_valid
-    assert decode_cq_unit(encode_pre_blank_unit()) == CqUnit(PhysicalOffset(0), 0x7FFFFFFF, 0)
-
-
-@pytest.mark.parametrize(
-    ("raw", "position"), [(b"", 0), (bytes(19), 0), (bytes(30), 11), (bytes(20), -1)]
-)
-def test_cut_units_are_refused(raw: bytes, position: int) -> None:
-    """A unit is 20 bytes or an error."""
-    with pytest.raises(CodecError, match="needs 20 bytes"):
-        decode_cq_unit(raw, position)
+    assert CQ_UNIT.unpack(encode_pre_blank_unit()) == (0, 0x7FFFFFFF, 0)
 
 
 def test_extension_units_and_their_addresses() -> None:
@@ -115,13 +102,11 @@ def test_index_layout() -> None:
     assert len(header) == 40
     assert decode_index_header(header + b"more") == (1, 2, 3, 4, 5, 6)
     entry = INDEX_ENTRY.pack(7, 8, 9, 10)
-    assert decode_index_entry(b"x" + entry, 1) == (7, 8, 9, 10)
+    assert len(entry) == 20
     assert index_key("t", "k") == "t#k"
     assert index_tag_key("t", "TagA") == "t#T#TagA"
     with pytest.raises(CodecError, match="index head"):
         decode_index_header(header[:39])
-    with pytest.raises(CodecError, match="index entry at position 1"):
-        decode_index_entry(entry, 1)
 
 
 def test_checkpoint_layout() -> None:
@@ -142,4 +127,4 @@ def test_many_units_are_laid_out_like_one(count: int) -> None:
     """For the usual counts and beyond them."""
     numbers = [7, 20, -1] * count
     raw = units_struct(count).pack(*numbers)
-    assert raw == encode_cq_unit(7, 20, -1) * count
+    assert raw == CQ_UNIT.pack(7, 20, -1) * count

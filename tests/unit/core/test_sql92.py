@@ -181,7 +181,7 @@ def test_error(text: str, line: int, column: int, found: str, word: str | None) 
         compile_expression(text)
     error = caught.value
     assert isinstance(error, ConfigError)
-    assert (error.line, error.column, error.found) == (line, column, found)
+    assert (error.line, error.column, error.faulty) == (line, column, found)
     assert word in str(error)
     assert f"line {line} column {column}" in str(error)
 

@@ -93,10 +93,11 @@ async def test_messages_come_out_on_time_and_broken_ones_as_dead_letters(tmp_pat
         reasons = {m.body.decode(): m.properties.get("GATEWAY_REASON") for m in arrivals.messages}
         assert "no topic" in (reasons["illegal"] or "")
         assert "max delay" in (reasons["far"] or "")
-        assert (gateway.status.taken, gateway.status.delivered, gateway.status.dead) == (13, 11, 2)
+        status_now = gateway.status
+        assert (status_now.accepted, status_now.delivered, status_now.dead) == (13, 11, 2)
     status = read_status(str(tmp_path / "own"))
     assert status is not None
-    assert (status["taken"], status["delivered"], status["dead"]) == (13, 11, 2)
+    assert (status["accepted"], status["delivered"], status["dead"]) == (13, 11, 2)
 
 
 @on_loop
@@ -111,7 +112,7 @@ async def test_what_was_overdue_after_a_stop_comes_out_at_once(tmp_path: Path) -
             due_ms = now_ms(gateway) + 3_000
             for number in range(20):
                 await producer.send(timed(str(number), "Bills", GATEWAY_TIME_MS=str(due_ms)))
-            await until(lambda: gateway.status.taken == 20, LIMIT_S)
+            await until(lambda: gateway.status.accepted == 20, LIMIT_S)
             assert gateway.status.delivered == 0
         await until(lambda: now_ms(gateway) > due_ms, LIMIT_S)
         async with (
@@ -142,7 +143,7 @@ async def test_a_cluster_that_goes_away_gets_its_messages_when_it_is_back(tmp_pa
             due_ms = now_ms(gateway) + 2_000
             for number in range(10):
                 await producer.send(timed(str(number), "Bills", GATEWAY_TIME_MS=str(due_ms)))
-            await until(lambda: gateway.status.taken == 10, LIMIT_S)
+            await until(lambda: gateway.status.accepted == 10, LIMIT_S)
         await first.standalone.stop()
         await until(lambda: gateway.status.retries > 0, LIMIT_S)
         assert "bring " in gateway.status.last_error

@@ -140,7 +140,9 @@ def keyed(rig: Rig, count: int, first: int) -> None:
 
 def missing(rig: Rig, count: int) -> list[int]:
     """Numbers whose message is not found by its key."""
-    found = [len(rig.store.query_index("T", f"U{n}", 9).physical_offsets) for n in range(count)]
+    found = [
+        len(rig.store.prepare_query_index("T", f"U{n}", 9)().physical_offsets) for n in range(count)
+    ]
     return [number for number, matches in enumerate(found) if matches == 0]
 
 

@@ -124,12 +124,12 @@ def test_queries_over_rolled_files(step: int) -> None:
         assert len(rig.store._index.files) > 3
         for n in range(0, 600, 37):
             for key in (f"U{n}", f"k{n}"):
-                [offset] = rig.store.query_index("T", key, 64).physical_offsets
+                [offset] = rig.store.prepare_query_index("T", key, 64)().physical_offsets
                 record = rig.store.message_at(offset)
                 assert record is not None
                 assert key.encode() in bytes(record)
-        assert len(rig.store.query_index("T", "all", 64).physical_offsets) == 64
-        tagged = rig.store.query_index("T", "Tag1", 1000, index_type="T").physical_offsets
+        assert len(rig.store.prepare_query_index("T", "all", 64)().physical_offsets) == 64
+        tagged = rig.store.prepare_query_index("T", "Tag1", 1000, index_type="T")().physical_offsets
         assert len(tagged) == 300
         assert tagged == sorted(tagged)
         rig.reopen()
@@ -141,10 +141,10 @@ def test_query_catches_up_first() -> None:
     """What was put a moment ago is found, though its entry is still waiting."""
     rig = Rig(workers=HeldWorkers())
     put_keys(rig, 200)
-    [offset] = rig.store.query_index("T", "k199", 5).physical_offsets
+    [offset] = rig.store.prepare_query_index("T", "k199", 5)().physical_offsets
     assert offset > 0
-    assert rig.store.query_index("T", "nothing", 5).physical_offsets == []
-    assert rig.store.query_index("Other", "k199", 5).physical_offsets == []
+    assert rig.store.prepare_query_index("T", "nothing", 5)().physical_offsets == []
+    assert rig.store.prepare_query_index("Other", "k199", 5)().physical_offsets == []
 
 
 def test_query_by_time() -> None:
@@ -152,7 +152,7 @@ def test_query_by_time() -> None:
     rig = Rig()
     for n in range(10):
         rig.put(index_keys=(None, "key", None), store_ms=START_MS + n * 10_000)
-    found = rig.store.query_index("T", "key", 64, START_MS + 20_000, START_MS + 50_000)
+    found = rig.store.prepare_query_index("T", "key", 64, START_MS + 20_000, START_MS + 50_000)()
     assert len(found.physical_offsets) == 4
     assert found.last_update_timestamp_ms == START_MS + 90_000
 
@@ -188,7 +188,7 @@ def test_few_messages_need_no_table() -> None:
     assert not has_table(newest)
     put_keys(rig, 10, 2000)
     rig.tick(100)
-    assert len(rig.store.query_index("T", "k2005", 5).physical_offsets) == 1
+    assert len(rig.store.prepare_query_index("T", "k2005", 5)().physical_offsets) == 1
 
 
 def test_disabled_index_answers_nothing() -> None:
@@ -196,7 +196,7 @@ def test_disabled_index_answers_nothing() -> None:
     rig = Rig(is_index_enabled=False)
     put_keys(rig, 10)
     rig.tick(100)
-    assert rig.store.query_index("T", "k1", 5).physical_offsets == []
+    assert rig.store.prepare_query_index("T", "k1", 5)().physical_offsets == []
     assert rig.disk.listdir("/store/index") == []
     rig.kill()
     assert rig.report.mode == "checkpoint"
@@ -220,7 +220,7 @@ def test_damaged_file_is_built_again(damage: str) -> None:
     rig.open()
     assert rig.report.index_entries_built > 100
     for n in (0, 100, 200, 399):
-        assert len(rig.store.query_index("T", f"k{n}", 5).physical_offsets) == 1
+        assert len(rig.store.prepare_query_index("T", f"k{n}", 5)().physical_offsets) == 1
     rig.store.close()
     assert verify_store(rig.disk, "/store").findings == []
 
@@ -239,7 +239,7 @@ def test_slot_table_is_mended_after_a_kill() -> None:
     assert newest.file.read(INDEX_HEADER_BYTES, 4000) == written
     rig.kill()
     for n in (0, 1500, 2999):
-        assert len(rig.store.query_index("T", f"k{n}", 5).physical_offsets) == 1
+        assert len(rig.store.prepare_query_index("T", f"k{n}", 5)().physical_offsets) == 1
     rig.store.close()
     assert verify_store(rig.disk, "/store").findings == []
 
@@ -252,7 +252,7 @@ def test_batch_keys_are_indexed() -> None:
     ]
     result = rig.store.put_batch("T", 0, items, born_host=HOST)
     for n in range(10):
-        found = rig.store.query_index("T", f"b{n}", 5)
+        found = rig.store.prepare_query_index("T", f"b{n}", 5)()
         assert found.physical_offsets == [result.physical_offsets[n]]
 
 
@@ -291,16 +291,16 @@ def test_entries_on_their_way_to_the_file_are_found() -> None:
     """A worker has not written them yet, and the table in memory leads to them."""
     workers = HeldWorkers()
     rig = Rig(commit_log_file_bytes=1 << 20, index_entry_count=5_000, workers=workers)
-    put_keys(rig, 300)
+    put_keys(rig, 250)
     rig.tick(100)
     workers.run()
-    put_keys(rig, 300, 300)
+    put_keys(rig, 250, 250)
     rig.tick(100)
     index = rig.store._index
     assert index.has_unwritten
     assert index.pending == []
-    for number in (0, 299, 300, 599):
-        assert len(rig.store.query_index("T", f"k{number}", 9).physical_offsets) == 1
+    for number in (0, 249, 250, 499):
+        assert len(rig.store.prepare_query_index("T", f"k{number}", 9)().physical_offsets) == 1
 
 
 def test_queries_on_a_full_disk(caplog: pytest.LogCaptureFixture) -> None:
@@ -318,13 +318,17 @@ def test_queries_on_a_full_disk(caplog: pytest.LogCaptureFixture) -> None:
     assert "waits for space" in caplog.text
     assert len(rig.disk.listdir("/store/index")) == files
     for number in (0, 99, 100, 399):
-        assert len(rig.store.query_index("T", f"k{number}", 9).physical_offsets) == 1, number
+        assert len(rig.store.prepare_query_index("T", f"k{number}", 9)().physical_offsets) == 1, (
+            number
+        )
     rig.disk.capacity_bytes = capacity_bytes
     for _ in range(5):
         rig.tick(100)
     assert rig.store._index.pending == []
     for number in (0, 99, 100, 399):
-        assert len(rig.store.query_index("T", f"k{number}", 9).physical_offsets) >= 1, number
+        assert len(rig.store.prepare_query_index("T", f"k{number}", 9)().physical_offsets) >= 1, (
+            number
+        )
 
 
 def test_a_stop_writes_the_slots_that_a_worker_no_longer_does() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.unit.store.stores import HOST, START_MS, HeldWorkers, Rig
 
+from cometmq import native
 from cometmq.codec.crc import is_record_crc_right
-from cometmq.codec.stored_message import MAGIC_V2, decode_message
+from cometmq.codec.stored_message import MAGIC_V2, decode_message, decode_messages
 from cometmq.errors import DiskFull, MessageIllegal, StoreClosed, StoreCorrupt, StoreLocked
 from cometmq.store.base.results import BatchItem, ColdRead, GetResult, GetStatus, TimeBoundary
 
@@ -204,7 +205,7 @@ def test_filter_by_tags_code(is_written: bool) -> None:
     assert isinstance(found, GetResult)
     assert found.count == 10
     assert found.next_queue_offset == 207 + 2 or found.next_queue_offset == 207 + 0 + 50
-    bodies = [decode_message(chunk).body for chunk in found.chunks]
+    bodies = [message.body for message in decode_messages(b"".join(found.chunks))]
     assert bodies[:3] == [b"7", b"9", b"57"]
     # 800 units are looked at in one read, however few match.
     rare = rig.store.get("T", 0, 100, 10, codes=frozenset({1 << 40}))
@@ -226,14 +227,15 @@ def test_match_looks_at_the_record() -> None:
 
 
 def test_adjacent_records_are_one_chunk() -> None:
-    """Records that lie in a row are handed out in one piece, others in several."""
+    """Records that lie in a row are handed out in one piece."""
     rig = Rig()
     for _ in range(4):
         rig.put("A")
     rig.put("B")
     rig.put("A")
     found = rig.get("A", 0, 0)
-    assert (found.count, len(found.chunks)) == (5, 2)
+    assert found.count == 5
+    assert len(found.chunks) == (2 if native.gather_records is None else 1)
     assert found.byte_count == sum(map(len, found.chunks))
 
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -109,6 +110,22 @@ def test_residency_unknown(disk: RealDisk, tmp_path: Path, monkeypatch: pytest.M
     file = disk.open_random(str(tmp_path / "f"), 100, create=True)
     assert [file.read_resident(0, 5) for _ in range(3)] == [None] * 3
     assert asked == [1]
+
+
+def test_memory_is_resident(disk: RealDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On tmpfs, which refuses RWF_NOWAIT, pulls of older messages take five times as long."""
+    shared = Path("/dev/shm")
+    if not shared.is_mount():
+        pytest.skip("this machine has no tmpfs at /dev/shm")
+    with tempfile.TemporaryDirectory(dir=shared) as folder:
+        file = disk.open_random(f"{folder}/f", 100, create=True)
+        file.write(5, b"hello")
+        assert [file.read_resident(5, 5) for _ in range(2)] == [b"hello"] * 2
+        assert file.read_resident(90, 50) is None
+        # Some kernel may not refuse it.
+        monkeypatch.setattr("cometmq.store.base.disk._RWF_NOWAIT", 1 << 30)
+        file = disk.open_random(f"{folder}/f", 100, create=False)
+        assert file.read_resident(5, 5) == b"hello"
 
 
 def test_names(disk: RealDisk, tmp_path: Path) -> None:
@@ -314,7 +331,7 @@ def test_with_real_threads(disk: RealDisk, tmp_path: Path, is_sync: bool) -> Non
     bodies = [rig.bodies("T", queue_id) for queue_id in range(5)]
     assert [len(each) for each in bodies] == [1_200] * 5
     assert answers == ([True] * 6_000 if is_sync else [])
-    assert len(rig.store.query_index("T", "u5999", 5).physical_offsets) == 1
+    assert len(rig.store.prepare_query_index("T", "u5999", 5)().physical_offsets) == 1
     del held
     rig.store.close()
     workers.executor.shutdown()

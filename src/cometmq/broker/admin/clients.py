@@ -17,14 +17,14 @@ from cometmq.broker.base.store_failure import answer_saved
 from cometmq.core.group.consumer_group import GroupMember
 from cometmq.errors import ResponseCode
 from cometmq.net.server import Handler, ServerConnection
-from cometmq.wire.body.bodies import (
+from cometmq.wire.body.admin import (
     ClientConnection,
     ConsumerConnection,
     encode_consumer_connection,
     encode_group_list,
     encode_producer_connection,
-    encode_topic_list,
 )
+from cometmq.wire.body.route import encode_topic_list
 from cometmq.wire.body.stats import (
     ProducerInfo,
     TopicSubscription,
@@ -48,8 +48,6 @@ __all__ = ["ClientListProcessor"]
 
 class ClientListProcessor:
     """The processors of codes 203, 204, 300, 328, 343, 345 and 353."""
-
-    __slots__ = ("_state",)
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state

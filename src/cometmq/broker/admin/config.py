@@ -26,7 +26,7 @@ from cometmq.errors import ConfigError, ResponseCode, StoreError
 from cometmq.model.topic import DataVersion
 from cometmq.net.server import Handler, ServerConnection
 from cometmq.store.base.disk import Disk, make_durable_directory
-from cometmq.wire.body.bodies import encode_data_version
+from cometmq.wire.body.route import encode_data_version
 from cometmq.wire.command.codes import RequestCode as Code
 from cometmq.wire.command.command import RemotingCommand
 
@@ -117,8 +117,6 @@ class ConfigProcessor:
     Args:
         apply: applies a changed configuration; called on the loop with the changed keys.
     """
-
-    __slots__ = ("_apply", "_state", "_version", "_writer")
 
     def __init__(
         self,

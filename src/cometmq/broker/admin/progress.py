@@ -19,7 +19,7 @@ from cometmq.errors import CometError, ResponseCode
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TopicConfig
 from cometmq.net.server import Handler, ServerConnection
-from cometmq.wire.body.bodies import (
+from cometmq.wire.body.admin import (
     ConsumeStats,
     OffsetWrapper,
     TopicOffset,
@@ -52,8 +52,6 @@ _NEVER: Final = 2**63 - 1
 
 class ProgressProcessor:
     """The processors of codes 202, 208, 303, 308, 314 and 317."""
-
-    __slots__ = ("_state",)
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state

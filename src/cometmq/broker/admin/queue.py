@@ -34,8 +34,6 @@ _UNITS_MAX: Final = 4096
 class ConsumeQueueProcessor:
     """The processor of code 321."""
 
-    __slots__ = ("_filters", "_state")
-
     def __init__(self, state: BrokerState, filters: FilterService) -> None:
         self._state = state
         self._filters = filters

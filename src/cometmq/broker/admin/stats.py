@@ -22,7 +22,7 @@ from cometmq.codec.stored_message import decode_message
 from cometmq.errors import CometError, ResponseCode
 from cometmq.model.names import LMQ_PREFIX, SCHEDULE_TOPIC, is_system_topic
 from cometmq.net.server import Handler, ServerConnection
-from cometmq.wire.body.bodies import encode_kv_table
+from cometmq.wire.body.route import encode_kv_table
 from cometmq.wire.body.stats import encode_stats_windows
 from cometmq.wire.command.codes import RequestCode as Code
 from cometmq.wire.command.command import RemotingCommand
@@ -41,8 +41,6 @@ _UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 class StatsProcessor:
     """The processors of codes 28, 306, 315, 316 and 329."""
-
-    __slots__ = ("_first_offset", "_schedule", "_state", "_timers")
 
     def __init__(
         self, state: BrokerState, schedule: ScheduleService, timers: TimerService | None = None

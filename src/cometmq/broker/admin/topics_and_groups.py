@@ -33,9 +33,8 @@ from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.names import check_group, check_topic, is_system_topic
 from cometmq.model.topic import DataVersion, TopicConfig
 from cometmq.net.server import Handler, ServerConnection
-from cometmq.wire.body.bodies import (
+from cometmq.wire.body.admin import (
     ConsumerOffsets,
-    TopicConfigWrapper,
     decode_group_config,
     decode_group_config_list,
     decode_topic_config_list,
@@ -43,6 +42,9 @@ from cometmq.wire.body.bodies import (
     encode_delay_offsets,
     encode_group_config,
     encode_topic_config,
+)
+from cometmq.wire.body.route import (
+    TopicConfigWrapper,
     encode_topic_config_wrapper,
     encode_topic_list,
 )
@@ -63,8 +65,6 @@ _PERM_MAX: Final = 15
 
 class AdminProcessor:
     """The processors of administrative codes."""
-
-    __slots__ = ("_schedule", "_state")
 
     def __init__(self, state: BrokerState, schedule: ScheduleService) -> None:
         self._state = state

@@ -42,6 +42,7 @@ from cometmq.errors import ConfigError
 __all__ = [
     "DEMANDS",
     "ENVIRONMENT_PREFIX",
+    "SMALL_LOG_FILE_BYTES",
     "BrokerConfig",
     "LoadedConfig",
     "changed_config",
@@ -52,6 +53,8 @@ __all__ = [
 ]
 
 ENVIRONMENT_PREFIX: Final = "COMETMQ_BROKER_"
+SMALL_LOG_FILE_BYTES: Final = 64 << 20
+"""mappedFileSizeCommitLog of new stores on a laptop: a log file takes all its blocks at once."""
 _DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _BLACK_LISTED_KEYS: Final = frozenset({"brokerConfigPath", "configBlackList", "rocketmqHome"})
 _ANY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - recognised, not bound

@@ -25,7 +25,7 @@ from cometmq.net.env import Environment
 from cometmq.net.server import Answer, Handler, ServerConnection
 from cometmq.store.message_store import MessageStore
 from cometmq.wire.command.command import RemotingCommand, encode_response
-from cometmq.wire.header.fast_decode import EndCommand
+from cometmq.wire.header.fast_decode import EndCommand, PullCommand
 
 __all__ = [
     "FAQ",
@@ -59,7 +59,7 @@ class Refusal(Exception):
 
 
 def answer(
-    request: RemotingCommand | EndCommand,
+    request: RemotingCommand | PullCommand | EndCommand,
     code: int = ResponseCode.SUCCESS,
     remark: str | None = None,
     ext: Mapping[str, str] | None = None,
@@ -128,34 +128,6 @@ class BrokerState:
         disk_usage: gives (total, used) bytes of the store's file system.
         when_registered: calls its argument when the name servers know all topics, or soon.
     """
-
-    __slots__ = (
-        "_deletion_watchers",
-        "_topic_watchers",
-        "address",
-        "config",
-        "consumers",
-        "delay",
-        "disk_usage",
-        "env",
-        "groups",
-        "groups_changed",
-        "host",
-        "message_id_prefix",
-        "offsets",
-        "producers",
-        "queue_locks",
-        "started_ms",
-        "stats",
-        "store",
-        "topics",
-        "topics_written",
-        "uniq_ids",
-        "when_groups_saved",
-        "when_offsets_saved",
-        "when_registered",
-        "when_topics_saved",
-    )
 
     def __init__(
         self,

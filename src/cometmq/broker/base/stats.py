@@ -121,28 +121,6 @@ class BrokerStats:
         cluster: the key of the broker's own counters, as in RocketMQ.
     """
 
-    __slots__ = (
-        "_cluster",
-        "_counters",
-        "_day",
-        "_ends",
-        "_forgotten_messages",
-        "_forgotten_pulls",
-        "_gets",
-        "_now_ms",
-        "_store",
-        "_timer",
-        "_totals",
-        "_turn",
-        "get_today",
-        "get_yesterday",
-        "missed_pulls",
-        "put_messages",
-        "put_messages_of_users",
-        "put_today",
-        "put_yesterday",
-    )
-
     def __init__(self, store: MessageStore, now_ms: Callable[[], int], cluster: str) -> None:
         self._store = store
         self._now_ms = now_ms

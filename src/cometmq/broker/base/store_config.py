@@ -1,12 +1,15 @@
-"""The broker's configuration as the settings of its store."""
+"""The broker's configuration as the settings of its store and of its timers."""
 
 from __future__ import annotations
+
+import msgspec
 
 from cometmq.broker.base.config import BrokerConfig
 from cometmq.core.delay.levels import DelayLevels
 from cometmq.store.base.config import StoreConfig
+from cometmq.store.timer.timer_slots import TimerRules, precision_of
 
-__all__ = ["store_config"]
+__all__ = ["store_config", "timer_rules", "with_sizes_of"]
 
 
 def store_config(config: BrokerConfig, host: bytes) -> StoreConfig:
@@ -40,4 +43,20 @@ def store_config(config: BrokerConfig, host: bytes) -> StoreConfig:
         disk_clean_forcibly_percent=config.disk_space_clean_forcibly_ratio,
         disk_warning_percent=config.disk_space_warning_level_ratio,
         is_clean_forced=config.clean_file_forcibly_enable,
+    )
+
+
+def timer_rules(config: BrokerConfig) -> TimerRules:
+    """Return the rules by which timed messages get their slots of the wheel."""
+    return TimerRules(precision_of(config.timer_precision_ms), config.timer_roll_window_slot)
+
+
+def with_sizes_of(store: StoreConfig, config: BrokerConfig) -> BrokerConfig:
+    """Put the file sizes that a loaded store has in place of the configured ones."""
+    return msgspec.structs.replace(
+        config,
+        mapped_file_size_commit_log=store.commit_log_file_bytes,
+        mapped_file_size_consume_queue=store.consume_queue_file_bytes,
+        max_hash_slot_num=store.index_slot_count,
+        max_index_num=store.index_entry_count,
     )

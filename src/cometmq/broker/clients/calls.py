@@ -20,10 +20,11 @@ from cometmq.codec.ids import decode_offset_message_id
 from cometmq.core.group.consumer_group import ConsumerGroup
 from cometmq.errors import CodecError, CometError, ResponseCode
 from cometmq.model import MessageQueue
+from cometmq.model.offsets import ConsumerOffset
 from cometmq.model.topic import TopicConfig
 from cometmq.net.server import Handler, ServerConnection
 from cometmq.store.message_store import MessageStore
-from cometmq.wire.body.bodies import ConsumerStatusBody, ResetOffsetBody
+from cometmq.wire.body.client import ConsumerStatusBody, ResetOffsetBody
 from cometmq.wire.command.codes import RequestCode as Code
 from cometmq.wire.command.command import RemotingCommand
 from cometmq.wire.header.headers import (
@@ -51,8 +52,6 @@ class ClientCallProcessor:
     Args:
         offset_moved: called with group, topic and queue id after an offset was moved here.
     """
-
-    __slots__ = ("_offset_moved", "_state")
 
     def __init__(self, state: BrokerState, offset_moved: Callable[[str, str, int], None]) -> None:
         self._state = state
@@ -247,7 +246,10 @@ class ClientCallProcessor:
             """Move the group, on the loop."""
             if is_server_side:
                 for queue_id, target in targets.items():
-                    state.offsets.reset(header.group, topic.topic, queue_id, target, now_ms)
+                    consumer_offset = ConsumerOffset(target)
+                    state.offsets.reset(
+                        header.group, topic.topic, queue_id, consumer_offset, now_ms
+                    )
                     self._offset_moved(header.group, topic.topic, queue_id)
             else:
                 targets = self._tell_consumers(header, topic, targets)

@@ -22,7 +22,7 @@ from cometmq.errors import RemoteProtocolError, ResponseCode
 from cometmq.model.group import SUBSCRIBE_ALL, SubscriptionData
 from cometmq.model.names import retry_topic
 from cometmq.net.server import ServerConnection
-from cometmq.wire.body.bodies import (
+from cometmq.wire.body.client import (
     CheckClientConfigBody,
     ConsumerData,
     ConsumerListBody,
@@ -48,8 +48,6 @@ _FEATURES: Final = ",".join([BULK_PULL_FEATURE, STAGING_FEATURE])
 
 class ClientProcessor:
     """The processors of codes 34, 35, 38 and 46, and what happens when a connection ends."""
-
-    __slots__ = ("_filters", "_state")
 
     def __init__(self, state: BrokerState, filters: FilterService) -> None:
         self._state = state
@@ -137,7 +135,7 @@ class ClientProcessor:
     def consumer_list(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes:
-        """Serve GET_CONSUMER_LIST_BY_GROUP (38); an empty list is an error (trap T13)."""
+        """Serve GET_CONSUMER_LIST_BY_GROUP (38); an empty list is an error, as in Java."""
         group = ConsumerGroupHeader.from_command(request).consumer_group
         online = self._state.consumers.get(group)
         if online is None:

@@ -29,7 +29,7 @@ from cometmq.core.group.queue_locks import LockSnapshot, QueueLocks
 from cometmq.errors import CodecError, StoreError
 from cometmq.model import MessageQueue
 from cometmq.net.server import Handler, ServerConnection
-from cometmq.wire.body.bodies import LockBatchRequest, LockBatchResponse
+from cometmq.wire.body.client import LockBatchRequest, LockBatchResponse
 from cometmq.wire.command.codes import RequestCode as Code
 from cometmq.wire.command.command import RemotingCommand
 
@@ -101,17 +101,6 @@ class QueueLockProcessor:
         written: gives the revision of the locks that the file has.
         when_saved: writes the file if it is behind, and calls its argument when it is not.
     """
-
-    __slots__ = (
-        "_expiry",
-        "_expiry_ms",
-        "_notice",
-        "_state",
-        "_to_notify",
-        "_when_saved",
-        "_written",
-        "notice_pause_s",
-    )
 
     def __init__(
         self, state: BrokerState, written: Callable[[], int], when_saved: WhenSaved
@@ -235,4 +224,4 @@ def _granted(request: RemotingCommand, queues: Sequence[MessageQueue]) -> bytes:
 
 
 def _nothing(_: StoreError | None) -> None:
-    """A file that is behind for a moment keeps the next owner waiting, and nothing worse."""
+    """Nobody waits for this write: until it is done, the next owner of the queue waits."""

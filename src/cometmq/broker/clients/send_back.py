@@ -47,8 +47,6 @@ _TIMER_LEFTOVERS: Final = (
 class SendBackProcessor:
     """The processor of code 36."""
 
-    __slots__ = ("_delayed", "_send", "_state", "_timed")
-
     def __init__(
         self, state: BrokerState, send: SendProcessor, delayed: DelayedKind, timed: TimedKind
     ) -> None:
@@ -118,7 +116,7 @@ class SendBackProcessor:
             is_level = delay_ms <= 0 or delay_ms in state.delay.delays_ms
             if not is_level and self._timed.is_enabled and delay_ms <= limit_ms:
                 for name in (prop.DELAY, *_TIMER_LEFTOVERS):
-                    properties.pop(name, None)  # of earlier delays: a level would win
+                    properties.pop(name, None)  # an earlier delay level would win over the time
                 properties[prop.TIMER_DELIVER_MS] = str(now_ms + delay_ms)
                 self._timed.delay(target, self._timed.out_ms(now_ms + delay_ms))
                 return
@@ -145,7 +143,6 @@ class SendBackProcessor:
             policy_of(settings.group_retry_policy),
         )
         target = self._destination(header.group, settings, message, decision, now_ms)
-        # What it is known by, before a delay gives it the place of its wait.
         topic = target.topic
         try:
             result = self._send.put(
@@ -172,7 +169,7 @@ class SendBackProcessor:
         decision: retry.SendBackDecision,
         now_ms: int,
     ) -> Destination:
-        """Give topic and properties of the copy: a delayed retry, or a dead letter."""
+        """Return where the copy goes: a delayed retry, or a dead letter."""
         state = self._state
         properties = dict(message.properties)
         properties.setdefault(prop.RETRY_TOPIC, message.topic)

@@ -1,19 +1,23 @@
-"""Opens a broker's timers, and has pending messages appended again before their log file goes."""
+"""Opens a broker's timers, and has waiting messages appended again before their log file goes."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+
+import msgspec
 
 from cometmq.broker.base.state import BrokerState
+from cometmq.broker.base.topic_counts import CountsFile
 from cometmq.broker.delay.levels.schedule import ScheduleService
 from cometmq.broker.delay.moving import PendingDelayed
 from cometmq.broker.delay.wheel.counts import TimerCounts
-from cometmq.broker.delay.wheel.moved_places import MovedPlaces
+from cometmq.broker.delay.wheel.moved_records import MovedRecords
 from cometmq.broker.delay.wheel.moving import PendingTimers
 from cometmq.broker.delay.wheel.service import TimerService
 from cometmq.store.base.disk import Disk
 from cometmq.store.timer.book import TimerBook
-from cometmq.store.timer.timer_slots import TimerRules, precision_of
+from cometmq.store.timer.timer_slots import TimerRules
 
 __all__ = ["open_timers"]
 
@@ -21,20 +25,24 @@ log = logging.getLogger("cometmq.broker")
 
 
 def open_timers(
-    state: BrokerState, disk: Disk, schedule: ScheduleService
+    state: BrokerState,
+    disk: Disk,
+    schedule: ScheduleService,
+    rules: TimerRules,
+    load_counts: Callable[[], CountsFile | None],
 ) -> tuple[TimerService, TimerCounts] | None:
     """Open and recover the timers; None when ``timerWheelEnable`` is false.  Blocks.
 
-    With timers, what the delay levels of `schedule` have in a log file that is to go becomes a
-    timer.
+    `load_counts` reads the file of the counts.  With timers, the messages of `schedule` in a log
+    file that is to go become timers.
     """
     config = state.config
     if not config.timer_wheel_enable:
         return None
-    rules = TimerRules(precision_of(config.timer_precision_ms), config.timer_roll_window_slot)
     book = TimerBook(disk, state.store.config.root, config.mapped_file_size_timer_log, rules)
+    state.config = msgspec.structs.replace(config, mapped_file_size_timer_log=book.log.file_bytes)
     book.load(state.store, state.env.clock.now_ms())
-    moved = MovedPlaces(disk, state.store)
+    moved = MovedRecords(disk, state.store)
     moved.load()
     now_ms = state.env.clock.now_ms()
     for level, next_offset in moved.levels.items():
@@ -47,4 +55,4 @@ def open_timers(
     pending = service.pending_count() + service.intake.message_count()
     if pending:
         log.info("%d timed messages wait", pending)
-    return service, TimerCounts(state, book, service, moved)
+    return service, TimerCounts(state, book, service, moved, load_counts())

@@ -1,7 +1,7 @@
-"""Messages of a batch that ask for a time: they are stored where they wait, as if sent alone.
+"""Stores each message of a batch that asks for a time where it waits, as if it were sent alone.
 
-RocketMQ's broker looks at the properties of the batch only: a delay level there is refused, and
-messages that ask for a time of their own are delivered at once.  Here each one's time holds.
+RocketMQ's broker reads only the properties of the batch: it refuses a delay level there, and
+delivers messages that ask for a time of their own at once.  This broker keeps the time of each.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cometmq.broker.delay.wheel.intake import Fresh
 from cometmq.broker.delay.wheel.service import TimerService
 from cometmq.broker.delay.wheel.timed_send import TimedKind
 from cometmq.broker.send.batch_keys import keys_of_text, may_wait
-from cometmq.broker.send.kinds import Destination
+from cometmq.broker.send.kinds import Destination, real_entries
 from cometmq.codec.java_hash import tags_code
 from cometmq.codec.properties import (
     PROPERTIES_BYTES_MAX,
@@ -32,20 +32,18 @@ from cometmq.model.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from cometmq.store.base.results import BatchItem, IndexKeys, PutResult
 from cometmq.store.timer.timer_slots import (
     BadTimer,
-    TimerRules,
     asked_due_ms,
     has_timer,
-    precision_of,
 )
 
 __all__ = ["AT_ONCE", "TIMED", "Item", "WaitingItems", "wait_of"]
 
 AT_ONCE: Final = 0
 TIMED: Final = -1
-"""How a message waits; a number from 1 on is its delay level."""
+"""How a message waits: these two, or its delay level as a number from 1 on."""
 _GROUP_COUNT: Final = 1024
 ADDED_BYTES_MAX: Final = 600
-"""What waiting and delivery add to the properties: topic, queue, times and rolls."""
+"""The most that waiting and delivery add to the properties: topic, queue, times and rolls."""
 _TIMER_NAMES: Final = (prop.TIMER_DELAY_SEC, prop.TIMER_DELAY_MS, prop.TIMER_DELIVER_MS)
 
 Item = tuple[int, bytes, bytes]
@@ -53,7 +51,7 @@ Item = tuple[int, bytes, bytes]
 
 
 def wait_of(properties: bytes, now_ms: int) -> int:
-    """How a message waits that was accepted: a delay level, `TIMED` or `AT_ONCE`."""
+    """Return how an accepted message waits: a delay level, `TIMED` or `AT_ONCE`."""
     if not may_wait(properties):
         return AT_ONCE
     names = decode_properties(properties)
@@ -82,14 +80,9 @@ class WaitingItems:
         self._timed = timed
         self._schedule = schedule
         self._timers = timers
-        config = state.config
-        # With timers switched off what was accepted before waits until they are on again.
-        self._rules = TimerRules(
-            precision_of(config.timer_precision_ms), config.timer_roll_window_slot
-        )
 
     def check_batch(self, properties: dict[str, str]) -> None:
-        """Check the properties of a batch itself, which cannot wait as a whole.
+        """Check the properties of a batch itself: it cannot wait as a whole.
 
         Raises:
             Refusal: it asks for a time.
@@ -101,18 +94,20 @@ class WaitingItems:
                 "each message in it",
             )
 
-    def check(self, items: Sequence[Item], now_ms: int, what: str) -> list[int]:
+    def check(self, items: Sequence[Item], now_ms: int, whole: str) -> list[int]:
         """Return how each message waits.
 
+        `whole` is what a text calls the messages together: "batch".
+
         Raises:
-            Refusal: one asks for what it cannot have; the text says which, of `what`.
+            Refusal: a message asks for something it cannot have; the text has its number.
         """
         return [
-            self._check_one(number, properties, now_ms, what) if may_wait(properties) else AT_ONCE
+            self._wait_of(number, properties, now_ms, whole) if may_wait(properties) else AT_ONCE
             for number, (_, _, properties) in enumerate(items)
         ]
 
-    def _check_one(self, number: int, properties: bytes, now_ms: int, what: str) -> int:
+    def _wait_of(self, number: int, properties: bytes, now_ms: int, whole: str) -> int:
         names = decode_properties(properties)
         try:
             if prop.TIMER_DEL_UNIQKEY in names:
@@ -133,12 +128,12 @@ class WaitingItems:
                 )
         except Refusal as refusal:
             raise Refusal(
-                refusal.code, f"message {number} of the {what}: {refusal.remark}"
+                refusal.code, f"message {number} of the {whole}: {refusal.remark}"
             ) from None
         return wait
 
     def queue_of(self, wait: int) -> tuple[str, int]:
-        """Return topic and queue in which messages wait."""
+        """Return the topic and the queue in which messages wait."""
         if wait == TIMED:
             return TIMER_TOPIC, 0
         return SCHEDULE_TOPIC, self._state.delay.clamp(wait) - 1
@@ -148,46 +143,45 @@ class WaitingItems:
     ) -> PutResult:
         """Put the messages of a batch, each where it waits, or into the queue.
 
-        Those that wait alike are put together and in order, all of them or none; a disk that fills
-        up between two such groups refuses the rest, and the sender is told that it failed.  The
-        queue offset is that of the first message, wherever it is.
+        Messages that wait alike are put together and in order, all of them or none.  If the disk
+        fills up between two such groups, the later ones are not stored and the whole send fails.
+        The result has the queue offset of the first message, in whichever queue that is.
 
         Raises:
             Refusal: a message cannot wait as it asks; nothing was stored.
             StoreError: as `MessageStore.put_batch`.
         """
         waits = self.check(items, now_ms, "batch")
-        places = [0] * len(items)
+        physical_offsets = [0] * len(items)
         first = end = 0
         for wait in dict.fromkeys(waits):
-            numbers = [number for number, one in enumerate(waits) if one == wait]
+            numbers = [number for number, other in enumerate(waits) if other == wait]
             for begin in range(0, len(numbers), _GROUP_COUNT):
                 group = numbers[begin : begin + _GROUP_COUNT]
                 result = self.put(
                     topic, queue_id, wait, [items[number] for number in group], now_ms, **how
                 )
-                for number, place in zip(group, result.physical_offsets, strict=True):
-                    places[number] = place
+                for number, offset in zip(group, result.physical_offsets, strict=True):
+                    physical_offsets[number] = offset
                 if group[0] == 0:
                     first = result.queue_offset
                 end = result.end_offset
-        return PutResult(places[0], first, end, tuple(places))
+        return PutResult(physical_offsets[0], first, end, tuple(physical_offsets))
 
     def put(
         self, topic: str, queue_id: int, wait: int, items: Sequence[Item], now_ms: int, **how: Any
     ) -> PutResult:
-        """Put messages for a queue where they wait, all of them or none.
+        """Put messages for a queue where they wait, all of them or none.  A delay counts from now.
 
-        `how` is that of `MessageStore.put_batch`.  A delay counts from now.  Raises as it does.
+        `how` are further arguments of `MessageStore.put_batch`, which may raise.
         """
         if wait == AT_ONCE:
             plain = [BatchItem(*item, *_keys(item[2])) for item in items]
             return self._state.store.put_batch(topic, queue_id, plain, store_ms=now_ms, **how)
-        made: list[BatchItem] = []
-        outs: list[int] = []
-        where = f"REAL_TOPIC\x01{topic}\x02REAL_QID\x01{queue_id}\x02".encode()
+        waiting: list[BatchItem] = []
+        out_times_ms: list[int] = []
+        real = real_entries(topic, queue_id)
         level = 0 if wait == TIMED else self._state.delay.clamp(wait)
-        rules = self._rules if self._timers is None else self._timers.rules
         for flag, body, properties in items:
             names = decode_properties(properties)
             code, keys = _keys(properties)
@@ -195,24 +189,27 @@ class WaitingItems:
                 for name in _TIMER_NAMES:
                     names.pop(name, None)
                 names[prop.DELAY] = str(level)
-                raw = encode_properties(names) + where
+                raw = encode_properties(names) + real
                 code = self._state.delay.deliver_time_ms(level, now_ms)
             else:
-                out_ms = rules.out_ms(_due_ms(names, now_ms))
-                outs.append(out_ms)
+                out_ms = self._timed.out_ms(_due_ms(names, now_ms))
+                out_times_ms.append(out_ms)
                 raw = ensure_trailing_separator(without_own(properties))
-                raw += b"TIMER_OUT_MS\x01%d\x02" % out_ms + where
-            made.append(BatchItem(flag, body, raw, code, keys))
+                raw += b"TIMER_OUT_MS\x01%d\x02" % out_ms + real
+            waiting.append(BatchItem(flag, body, raw, code, keys))
         target, target_id = self.queue_of(wait)
-        result = self._state.store.put_batch(target, target_id, made, store_ms=now_ms, **how)
+        result = self._state.store.put_batch(target, target_id, waiting, store_ms=now_ms, **how)
         if level:
             self._schedule.added(level, result.queue_offset + len(items) - 1, now_ms)
         elif self._timers is not None:
+            # With timers switched off, the messages wait in the topic until they are on again.
             ends = (*result.physical_offsets, result.end_offset)
             self._timers.added(
                 [
-                    Fresh(result.queue_offset + number, place, end - place, outs[number], topic)
-                    for number, (place, end) in enumerate(pairwise(ends))
+                    Fresh(result.queue_offset + number, start, end - start, out_ms, topic)
+                    for number, (out_ms, (start, end)) in enumerate(
+                        zip(out_times_ms, pairwise(ends), strict=True)
+                    )
                 ]
             )
         return result
@@ -222,7 +219,7 @@ def _due_ms(names: dict[str, str], now_ms: int) -> int:
     try:
         return max(now_ms, asked_due_ms(names, now_ms))
     except BadTimer:
-        # It was a number when it was accepted.
+        # The property was a number when the message was accepted.
         return now_ms
 
 

@@ -1,15 +1,15 @@
-"""BULK_PULL: one request, one span of a queue, up to some MiB of records as they lie in the log.
+"""BULK_PULL: answers a pull with a span of a queue, up to some MiB of records as the log has them.
 
-Job: decide whether a span is worth it, have a worker gather it, one at a time for each connection,
-and answer.  It must not block the loop: units and records are read by workers only.
+A worker gathers the span, one at a time for each connection: only workers read units and records,
+so the loop does not block.
 
-Everything else is an ordinary pull: few messages, none (long polling), offsets out of range, an
-operator's reset, a first record that needs repair.  So a span has no statuses of its own, and the
-checks are those of pull.py.
+Whatever is no long span is answered as an ordinary pull: few messages, none (long polling), a queue
+offset out of range, an operator's reset, a first record that needs repair.  So a span has no
+statuses of its own, and pull.py makes the checks.
 
-What one connection may cost: a span is gathered only while less than UNSENT_BYTES_MAX lies unread
-at the connection, and REQUESTS_MAX further requests may wait; one more is refused with SYSTEM_BUSY.
-A peer that takes nothing is cut by the server after a minute.
+The memory for one connection is bounded.  A span is gathered only while less than UNSENT_BYTES_MAX
+waits to be sent on the connection.  REQUESTS_MAX requests may wait; one more is refused with
+SYSTEM_BUSY.  The server cuts a connection whose peer reads nothing for a minute.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cometmq.broker.base.state import BrokerState, Refusal, answer
 from cometmq.errors import ResponseCode
 from cometmq.model.flags import PULL_COMMIT_OFFSET
-from cometmq.model.offsets import QueueOffset
+from cometmq.model.offsets import ConsumerOffset, QueueOffset
 from cometmq.net.env import let_go
 from cometmq.store.read.span import Span, SpanWish
 from cometmq.wire.command.command import FLAG_ONEWAY, RemotingCommand, encode_response_parts
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 __all__ = ["REQUESTS_MAX", "UNSENT_BYTES_MAX", "BulkPullProcessor"]
 
 REQUESTS_MAX: Final = 4096
-"""Bulk pulls of one connection that wait, a kilobyte each: a consumer has one for each queue."""
+"""So many bulk pulls of one connection may wait, a kilobyte each; a consumer has one per queue."""
 UNSENT_BYTES_MAX: Final = 4 << 20
-"""With one span being gathered, a slow reader holds at most this and BYTES_MAX of our memory."""
+"""A slow reader takes at most this and one span (BYTES_MAX) of the broker's memory."""
 _COUNT_MAX: Final = 1 << 20
 _HEAD_BYTES: Final = 1024
 """Room for the frame's head in front of a span; a head has about 350 bytes."""
@@ -76,8 +76,6 @@ class _Backlog:
 class BulkPullProcessor:
     """The processor of code 31001."""
 
-    __slots__ = ("_backlogs", "_pull", "_state", "_timer")
-
     def __init__(self, state: BrokerState, pull: PullProcessor) -> None:
         self._state = state
         self._pull = pull
@@ -89,9 +87,9 @@ class BulkPullProcessor:
         header = BulkPullHeader.from_command(request)
         state, store = self._state, self._state.store
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
-        there = store.max_queue_offset(topic, queue_id) - header.queue_offset
+        available_count = store.max_queue_offset(topic, queue_id) - header.queue_offset
         if (
-            min(there, header.max_msg_nums) <= store.config.transfer_count_max
+            min(available_count, header.max_msg_nums) <= store.config.transfer_count_max
             or header.queue_offset < store.min_queue_offset(topic, queue_id)
             or request.flag & FLAG_ONEWAY
             or state.offsets.has_reset(group, topic, queue_id)
@@ -104,7 +102,8 @@ class BulkPullProcessor:
         except Refusal as refusal:
             return answer(request, refusal.code, refusal.remark, refusal.ext)
         if filtered is not None and codes is not None:
-            # A retry topic by tags and the filters of its messages' topics: rare, and short.
+            # A retry topic is filtered by tags and by the filters of its messages' own topics.
+            # Such pulls are rare and short.
             return self._pull.pull_with(request, header, connection, now_ms)
         backlog = self._backlogs.get(connection)
         if backlog is None:
@@ -119,7 +118,9 @@ class BulkPullProcessor:
             )
         if header.sys_flag & PULL_COMMIT_OFFSET:
             header.sys_flag &= ~PULL_COMMIT_OFFSET
-            state.offsets.commit(group, topic, queue_id, header.commit_offset, now_ms)
+            state.offsets.commit(
+                group, topic, queue_id, ConsumerOffset(header.commit_offset), now_ms
+            )
         backlog.waiting.append(_Job(request, header, topic_config, group_config, codes, filtered))
         self._next(backlog)
         return None
@@ -143,7 +144,7 @@ class BulkPullProcessor:
     # -- inside -----------------------------------------------------------------------------
 
     def _next(self, backlog: _Backlog) -> None:
-        """Begin with the next request, unless one is under way or too much lies unread."""
+        """Begin with the next request, unless one is under way or too much waits to be sent."""
         if (
             backlog.is_busy
             or not backlog.waiting
@@ -175,40 +176,37 @@ class BulkPullProcessor:
                 wish, wanted.matches, wanted.hint, wanted.needles, let_go=let_go
             )
 
-        self._state.env.workers.submit(
-            read,
-            lambda found: self._gathered(backlog, job, found),
-        )
+        self._state.env.workers.submit(read, lambda span: self._gathered(backlog, job, span))
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_WINDOW_CHECK_S, self._drop_windows)
 
-    def _gathered(self, backlog: _Backlog, job: _Job, found: Span | BaseException | None) -> None:
+    def _gathered(self, backlog: _Backlog, job: _Job, span: Span | BaseException | None) -> None:
         backlog.is_busy = False
         connection = backlog.connection
         if connection.is_closed or connection not in self._backlogs:
             return
         frame: Frame | memoryview
-        if isinstance(found, BaseException):
+        if isinstance(span, BaseException):
             frame = answer(
                 job.request,
                 ResponseCode.SYSTEM_ERROR,
                 f"a span of {job.header.topic}, queue {job.header.queue_id} from offset"
-                f" {job.header.queue_offset} cannot be read: {found}",
+                f" {job.header.queue_offset} cannot be read: {span}",
             )
-        elif found is None:
-            # What stands there needs a closer look than a span takes.
+        elif span is None:
+            # The first record needs a repair, which an ordinary pull does.
             now_ms = self._state.env.clock.now_ms()
             frame = self._pull.pull_with(job.request, job.header, connection, now_ms)
         else:
-            frame = self._answer(job, found)
-            self._state.store.spans.keep_buffer(found.data)
+            frame = self._answer(job, span)
+            self._state.store.spans.keep_buffer(span.data)
         if frame is not None:
             connection.send(frame)
-        # Behind the flush that `send` has asked for: only then is known what lies unread.
+        # `send` flushes later in this turn; after that the unsent bytes are known.
         asyncio.get_running_loop().call_soon(self._next, backlog)
 
     def _answer(self, job: _Job, span: Span) -> memoryview | list[bytes | memoryview]:
-        """The frame around a span, its head written in front of it without a copy."""
+        """Return the frame of a span; its head is written in front of the span without a copy."""
         header, store = job.header, self._state.store
         stats = self._state.stats
         body = memoryview(span.data)[span.start : span.end]

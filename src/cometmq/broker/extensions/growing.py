@@ -1,19 +1,18 @@
-"""Growing topics at one broker: which sends by message group belong here, and what has moved.
+"""Growing topics at one broker: which sends by message group belong here, and which have moved.
 
-Job: hold the growth of each topic that has one, refuse sends that belong elsewhere, mark buckets
-as moved when all consumers have had them, and let queues that are to go vanish.  It must not
-decide (``core.growing`` does) and must not put messages.
+It holds the growth of each topic that has one, refuses sends that belong to another queue, marks a
+bucket as moved when all consumers have read its messages, and removes the queues that the new
+layout does not have.  ``core.extensions.growing`` makes the decisions.
 
-A mark is durable before anybody learns of it: GET_TOPIC_CONFIG answers after topics.json is
-written (``admin.get_topic``), and a refused producer asks that.
+A mark is durable before anybody learns of it: a refused producer asks by GET_TOPIC_CONFIG, which is
+answered after topics.json is written (``admin.topics_and_groups``).
 
-A half message of a group is stored where the group is at home, and its bucket stays there until the
-transaction is ended and what it committed is consumed.  Of transactions that were open already when
-this broker began to look, neither queue nor group is known: all buckets wait for them.
+A half message of a group is stored where the group is at home.  Its bucket stays there until the
+transaction is ended and the committed message is consumed.  For transactions that were open before
+this broker began to drain a queue, neither queue nor group is known: all buckets wait for them.
 
-A delayed message, or the commit of a transaction without a group, may come to a queue that has
-vanished meanwhile.  A queue whose newest messages no group has passed is readable again until they
-are consumed.
+A delayed message, or the commit of a transaction without a group, may come to a queue that was
+removed meanwhile.  Such a queue can be read again until all its messages are consumed.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ from cometmq.core.extensions.growing import (
     consumed_offset,
     decide_store,
     parse_group_field,
+    takes_mixed_batch,
 )
 from cometmq.core.transaction.open_transactions import OpenHalves
 from cometmq.errors import ConfigError, ResponseCode
@@ -48,54 +48,42 @@ __all__ = ["GrowingTopics"]
 
 log = logging.getLogger("cometmq.broker")
 
-LOOK_INTERVAL_S: Final = 0.5
-"""Consumers commit every few seconds; looking more often finds nothing new."""
+DRAIN_INTERVAL_S: Final = 0.5
+"""Consumers commit every few seconds, so a shorter interval finds nothing new."""
 CLIENTS_BACK_S: Final = 35.0
-"""After a start: every client that runs has sent its heartbeat (every 30 s) by then."""
+"""So long after a start every client that runs has sent its heartbeat (every 30 s)."""
 CLIENTS_COME_S: Final = 65.0
-"""After a topic has come to this broker: consumers look for routes every 30 s, and send the brokers
-they find a heartbeat within another 30."""
-GONE_INTERVAL_S: Final = 2.0
-"""Queues that have vanished get a late message rarely."""
+"""So long after a topic came to this broker its consumers have found it: they ask for routes every
+30 s, and send a new broker a heartbeat within another 30."""
+LATE_INTERVAL_S: Final = 2.0
+"""Queues that were removed get a late message rarely."""
 
 
 class GrowingTopics:
-    """The growths of one broker; `topics` is live, and read by the hot path as a set of names."""
+    """The growths of one broker; the send path reads `topics` as the set of growing topics.
 
-    __slots__ = (
-        "_clients_back_s",
-        "_drains",
-        "_halves",
-        "_new_until_s",
-        "_open",
-        "_state",
-        "_timer",
-        "_unknown",
-        "_young_until_s",
-        "topics",
-    )
+    `halves` are the open transactions of the broker.
+    """
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: BrokerState, halves: OpenHalves) -> None:
         self._state = state
-        self._halves = OpenHalves()
+        self._halves = halves
         self._open: dict[tuple[str, int], dict[int, int]] = {}
-        """By queue: places of half messages that a bucket waits for, and the bucket."""
+        """Topic and queue -> queue offset of an open half message -> the bucket that waits."""
         self._unknown: dict[str, list[int]] = {}
-        """By topic: places of those that were open before."""
+        """Topic -> queue offsets of half messages that were open before the drain began."""
         self._drains: dict[tuple[str, int], QueueDrain] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._clients_back_s = 0.0
         self._young_until_s: dict[str, float] = {}
         self._new_until_s: dict[str, float] = {}
-        """By topic: until when its consumers may not have found it at this broker."""
+        """Topic -> until when its consumers may not have found it at this broker."""
         self.topics: dict[str, Growth] = {}
 
     # -- life -----------------------------------------------------------------------------
 
-    def start(self, halves: OpenHalves) -> None:
-        """Take up what the topics of the last run say."""
-        self._halves = halves
-        self._unknown.clear()
+    def start(self) -> None:
+        """Go on with the growths that the loaded topics have."""
         if self._state.store.max_physical_offset > self._state.store.min_physical_offset:
             self._clients_back_s = asyncio.get_running_loop().time() + CLIENTS_BACK_S
         for config in list(self._state.topics.all().values()):
@@ -103,13 +91,13 @@ class GrowingTopics:
             self.topic_changed(config)
 
     def stop(self) -> None:
-        """Look no more."""
+        """End the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def topic_changed(self, config: TopicConfig) -> None:
-        """A topic was created or changed."""
+        """Take the growth of a topic that was created or changed."""
         if config.topic not in self._new_until_s:
             self._new_until_s[config.topic] = asyncio.get_running_loop().time() + CLIENTS_COME_S
         try:
@@ -133,15 +121,15 @@ class GrowingTopics:
             for queue_id in growth.unmoved_queues_of(self._broker_name):
                 if (config.topic, queue_id) not in self._drains:
                     self._begin_drain(config.topic, queue_id)
-            self._look_soon()
+            self._go_on_soon()
 
     def _begin_drain(self, topic: str, queue_id: int) -> None:
-        """Begin to drain a queue: every bucket waits for the messages it holds now."""
+        """Begin to drain a queue: every bucket waits for the messages that the queue holds now."""
         end = self._state.store.end_of_queue(topic, queue_id)
         self._drains[topic, queue_id] = QueueDrain(end)
 
     def topic_deleted(self, topic: str) -> None:
-        """A topic is gone, or has no growth any more."""
+        """Forget the growth of a topic that was deleted or no longer grows."""
         if topic not in self._state.topics:
             self._new_until_s.pop(topic, None)
         self.topics.pop(topic, None)
@@ -163,10 +151,10 @@ class GrowingTopics:
     def check(
         self, topic: str, queue_id: int, request: RemotingCommand
     ) -> Callable[[], None] | None:
-        """Refuse a send that belongs elsewhere; give what is to be called once it is stored.
+        """Refuse a send that belongs elsewhere; return what to call once it is stored, if anything.
 
         Raises:
-            Refusal: with GROUP_MOVED, after which the producer looks where the group is.
+            Refusal: with GROUP_MOVED, after which the producer asks where the group is.
         """
         growth = self.topics.get(topic)
         text = request.ext_fields.get(GROUP_FIELD)
@@ -176,11 +164,15 @@ class GrowingTopics:
             epoch, group_hash = parse_group_field(text)
         except ConfigError as error:
             raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from error
-        verdict = decide_store(growth, (self._broker_name, queue_id), epoch, group_hash)
+        queue = (self._broker_name, queue_id)
+        if group_hash is None:
+            if takes_mixed_batch(growth, queue, epoch):
+                return None
+            raise self._moved_refusal(growth, topic, queue_id)
+        verdict = decide_store(growth, queue, epoch, group_hash)
         if verdict is StoreDecision.STORE:
             return None
         if verdict is StoreDecision.STORE_AND_NOTE:
-            assert group_hash is not None
             bucket = bucket_of(group_hash)
             properties = request.ext_fields.get("i") or request.ext_fields.get("properties") or ""
             is_half = decode_properties(properties).get(prop.TRANSACTION_PREPARED) == "true"
@@ -193,7 +185,10 @@ class GrowingTopics:
                 f"{self._broker_name} as soon as {self._who_is_behind(topic, queue_id)}; send it "
                 "again until then",
             )
-        raise Refusal(
+        raise self._moved_refusal(growth, topic, queue_id)
+
+    def _moved_refusal(self, growth: Growth, topic: str, queue_id: int) -> Refusal:
+        return Refusal(
             ResponseCode.GROUP_MOVED,
             f"the message group is not at home in queue {queue_id} of topic {topic} at "
             f"{self._broker_name}: growth {growth.epoch} led from {growth.old} to {growth.new}; "
@@ -211,37 +206,37 @@ class GrowingTopics:
             self._open.setdefault((topic, queue_id), {})[half.queue_offset] = bucket
 
     def _note_ended(self, topic: str, queue_ids: list[int]) -> None:
-        """What ended transactions committed lies before the end of its queue now."""
+        """Let buckets wait for the messages that ended transactions have committed."""
         unknown = self._unknown.get(topic, [])
-        left = [place for place in unknown if self._halves.find(place) is not None]
-        if len(left) != len(unknown):
-            self._unknown[topic] = left
+        still_open = [offset for offset in unknown if self._halves.find(offset) is not None]
+        if len(still_open) != len(unknown):
+            self._unknown[topic] = still_open
             for queue_id in queue_ids:
                 self._begin_drain(topic, queue_id)
         for queue_id in queue_ids:
             waiting = self._open.get((topic, queue_id), {})
-            for place, bucket in list(waiting.items()):
-                if self._halves.find(place) is None:
-                    del waiting[place]
+            for half_offset, bucket in list(waiting.items()):
+                if self._halves.find(half_offset) is None:
+                    del waiting[half_offset]
                     self._note(topic, queue_id, bucket)
 
     # -- moving ---------------------------------------------------------------------------
 
-    def _look_soon(self, pause_s: float = LOOK_INTERVAL_S) -> None:
-        if self._timer is not None and pause_s == LOOK_INTERVAL_S:
+    def _go_on_soon(self, pause_s: float = DRAIN_INTERVAL_S) -> None:
+        if self._timer is not None and pause_s == DRAIN_INTERVAL_S:
             self._timer.cancel()
             self._timer = None
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(pause_s, self._look)
+            self._timer = asyncio.get_running_loop().call_later(pause_s, self._go_on)
 
-    def _look(self) -> None:
+    def _go_on(self) -> None:
         self._timer = None
         for topic in list(self.topics):
-            self.look_at(topic)
+            self.move_on(topic)
         if any(self._has_work(topic, growth) for topic, growth in self.topics.items()):
-            self._look_soon()
-        elif any(self._gone(topic, growth) for topic, growth in self.topics.items()):
-            self._look_soon(GONE_INTERVAL_S)
+            self._go_on_soon()
+        elif any(self._removed_queues(topic, growth) for topic, growth in self.topics.items()):
+            self._go_on_soon(LATE_INTERVAL_S)
 
     def _has_work(self, topic: str, growth: Growth) -> bool:
         if growth.phase is Phase.PREPARED:
@@ -252,18 +247,18 @@ class GrowingTopics:
             config is not None and config.read_queue_count > new_count
         )
 
-    def _gone(self, topic: str, growth: Growth) -> list[int]:
-        """Queues that are not in the new layout and have had messages."""
+    def _removed_queues(self, topic: str, growth: Growth) -> list[int]:
+        """Queues with files in the store that the new layout does not have."""
         new_count = growth.new.count_of(self._broker_name)
         return [queue_id for queue_id in self._state.store.queues(topic) if queue_id >= new_count]
 
-    def look_at(self, topic: str) -> None:
-        """Mark what has drained, and let drained queues vanish."""
+    def move_on(self, topic: str) -> None:
+        """Mark the buckets that have drained, and remove the queues that have."""
         growth = self.topics[topic]
         config = self._state.topics.get(topic)
         if config is None or growth.phase is Phase.PREPARED:
-            return  # nothing moves, and of no queue is it known up to where it has to be consumed
-        if not (self._has_work(topic, growth) or self._gone(topic, growth)):
+            return  # nothing moves yet, and no queue is being drained
+        if not (self._has_work(topic, growth) or self._removed_queues(topic, growth)):
             return
         grown = growth
         queue_ids = growth.unmoved_queues_of(self._broker_name)
@@ -290,12 +285,12 @@ class GrowingTopics:
         self._state.topic_changed(changed)
 
     def _queues_to_read(self, config: TopicConfig, growth: Growth) -> int:
-        """The number of queues to read: those that are to go stay until they are consumed."""
+        """Return the number of queues to read: a removed queue counts until it is consumed."""
         new_count = growth.new.count_of(self._broker_name)
         count = config.read_queue_count
         if growth.phase is Phase.PREPARED or growth.unmoved_queues_of(self._broker_name):
             return count
-        for queue_id in self._gone(config.topic, growth):
+        for queue_id in self._removed_queues(config.topic, growth):
             if queue_id >= count and self._is_unseen(config.topic, queue_id):
                 log.info("topic %s: a late message came to queue %d", config.topic, queue_id)
                 count = queue_id + 1
@@ -321,8 +316,8 @@ class GrowingTopics:
             # Groups that read the topic at other brokers have not come to this one yet.
             offsets.append(None)
         elif not offsets and now_s < max(self._clients_back_s, self._new_until_s.get(topic, 0.0)):
-            # A group may have read before this start, too short for its offset to be on disk, or
-            # has not found a topic that was made a moment ago.
+            # A group may have read before this start and its offset did not come to disk in time,
+            # or it has not yet found a topic that was made a moment ago.
             offsets.append(None)
         return consumed_offset(
             offsets,
@@ -331,9 +326,9 @@ class GrowingTopics:
         )
 
     def _offsets(self, topic: str, queue_id: int) -> dict[str, int | None]:
-        """The offset of each group that counts: it has one in the topic, or was online.
+        """Return the offset of each group that has one in the topic, or was online.
 
-        One whose members all died before they committed has none, and may have read all the same.
+        A group whose members all died before they committed has none, and yet may have read.
         """
         state = self._state
         groups = {*state.offsets.groups_of(topic), *state.consumers.seen_on(topic)}

@@ -48,18 +48,6 @@ class ConfigFile:
         snapshot: copies the table on the loop; its result encodes the copy in a worker.
     """
 
-    __slots__ = (
-        "_disk",
-        "_is_failing",
-        "_path",
-        "_revision",
-        "_snapshot",
-        "_waiting",
-        "_workers",
-        "is_writing",
-        "written",
-    )
-
     def __init__(
         self,
         disk: Disk,
@@ -211,8 +199,6 @@ class ForeignKeys:
         table: our key whose value maps names to objects; "" if there is none.
         entry: our keys in these objects.
     """
-
-    __slots__ = ("_entries", "_entry", "_table", "_top", "_tops")
 
     def __init__(self, top: Iterable[str], table: str = "", entry: Iterable[str] = ()) -> None:
         self._top = frozenset(top)

@@ -1,8 +1,8 @@
-"""The broker's own tables on disk, in the files and the JSON a Java broker uses.
+"""The broker's own tables on disk, in the files and the JSON that a Java broker uses.
 
-They are loaded at the start and written at their own pace: topics and groups on every change,
+They are loaded at the start and written each at its own pace: topics and groups on every change,
 consumer offsets every ``flushConsumerOffsetInterval``, delay offsets every
-``flushDelayOffsetInterval``, SQL92 filters every ten seconds, all of them at the stop.
+``flushDelayOffsetInterval``, SQL92 filters every ten seconds, and all of them at the stop.
 
 ======================== ======================================================
 config/topics.json            dataVersion, topicConfigTable
@@ -10,10 +10,10 @@ config/subscriptionGroup.json dataVersion, forbiddenTable, subscriptionGroupTabl
 config/consumerOffset.json    dataVersion, groupTopicMap, offsetTable
 config/delayOffset.json       dataVersion, offsetTable
 config/consumerFilter.json    filterDataByTopic
-config/transactionMetrics     dataVersion, transactionCount (`transaction_counts`)
-config/timermetrics           dataVersion, timingCount (`timer_counts`)
-config/cometmqStaging.json    sinks, decisionNext, stagedNext: our own (`staging_ledger`)
-config/cometmqQueueLocks.json renewedUntil, locks: our own (`queue_locks`)
+config/transactionMetrics     dataVersion, transactionCount (`transaction.counts`)
+config/timermetrics           dataVersion, timingCount (`delay.wheel.counts`)
+config/cometmqStaging.json    sinks, decisionNext, stagedNext: our own (`staging.ledger`)
+config/cometmqQueueLocks.json renewedUntil, locks: our own (`clients.queue_locks`)
 ======================== ======================================================
 
 The file rule is that of `cometmq.broker.files.config_file`.  Files that are not in this list are
@@ -35,8 +35,7 @@ from cometmq.broker.base.topic_counts import CountsFile, decode_counts
 from cometmq.broker.clients.queue_locks import QueueLockFile, queue_lock_snapshot
 from cometmq.broker.delay.levels.schedule import ScheduleService
 from cometmq.broker.delay.wheel.counts import TIMING_COUNT, TimerCounts
-from cometmq.broker.extensions.staging.ledger import LedgerFile
-from cometmq.broker.extensions.staging.service import StagingService
+from cometmq.broker.extensions.staging.ledger import Ledger, LedgerFile
 from cometmq.broker.files.config_file import ConfigFile, ForeignKeys, load_config_file
 from cometmq.broker.pull.filters import FilterService
 from cometmq.broker.transaction.counts import TRANSACTION_COUNT, TransactionCounts
@@ -56,15 +55,17 @@ from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import DataVersion, TopicConfig
 from cometmq.net.env import WorkerPool
 from cometmq.store.base.disk import Disk, make_durable_directory
-from cometmq.wire.body.bodies import (
+from cometmq.wire.body.admin import (
     GroupConfigWrapper,
-    data_version_to_json,
     decode_consumer_offsets,
     decode_delay_offsets,
     decode_group_config_wrapper,
-    decode_topic_config_wrapper,
     encode_group_config_wrapper,
     group_config_to_json,
+)
+from cometmq.wire.body.route import (
+    data_version_to_json,
+    decode_topic_config_wrapper,
     topic_config_to_json,
 )
 
@@ -158,20 +159,9 @@ def _warn_unserved(
 class BrokerFiles:
     """The files of one broker.
 
-    The tables of topics, groups and consumer offsets are written from their load on; what else is
-    loaded is written once the part that was built from it is attached.
+    The tables of topics, groups and consumer offsets are written from their load on.  Any other
+    file is written once the part that was built from it is attached.
     """
-
-    __slots__ = (
-        "_disk",
-        "_files",
-        "_folder",
-        "_foreign",
-        "_timers",
-        "_workers",
-        "are_topics_sound",
-        "config",
-    )
 
     def __init__(self, config: BrokerConfig, disk: Disk, workers: WorkerPool) -> None:
         self.config = config
@@ -254,7 +244,7 @@ class BrokerFiles:
         )
         return table
 
-    def load_delay_offsets(self) -> tuple[dict[int, int], DataVersion]:
+    def load_delay_offsets(self) -> tuple[Mapping[int, int], DataVersion]:
         """Read delayOffset.json.  Blocks."""
         content = self._load("delayOffset.json", decode_delay_offsets)
         return ({}, DataVersion()) if content is None else content
@@ -292,9 +282,9 @@ class BrokerFiles:
             log.warning("going on without the former counts of timers: %s", error)
             return None
 
-    def load_staging(self) -> LedgerFile | None:
-        """Read cometmqStaging.json; None if nothing was ever staged.  Blocks."""
-        return self._load(_STAGING, LedgerFile.decode)
+    def load_staging(self) -> LedgerFile:
+        """Read cometmqStaging.json; a blank ledger if nothing was ever staged.  Blocks."""
+        return self._load(_STAGING, LedgerFile.decode) or LedgerFile()
 
     def load_queue_locks(self) -> LockSnapshot | None:
         """Read cometmqQueueLocks.json; None if nobody ever locked a queue.  Blocks.
@@ -348,14 +338,23 @@ class BrokerFiles:
         """Write the numbers of pending timers from now on."""
         self._add(_TIMERS, lambda: counts.revision, counts.snapshot)
 
-    def attach_staging(self, staging: StagingService) -> None:
-        """Write the ledger of staged batches whenever it has something new."""
-        self._add(_STAGING, lambda: staging.ledger.revision, staging.snapshot)
+    def attach_staging(
+        self, ledger: Ledger, staged_next: Callable[[], int]
+    ) -> tuple[Callable[[], bool], Callable[[], None]]:
+        """Write the ledger of staged batches from now on.
+
+        `staged_next` is the offset in the staged queue from which the next start reads.  Returns
+        whether the file has the ledger as it is, and what has it written if it has changed.
+        """
+        self._add(_STAGING, lambda: ledger.revision, lambda: ledger.snapshot(staged_next()))
         file = self._files[_STAGING]
-        staging.attach(lambda: file.is_saved, file.save_if_changed)
+        return lambda: file.is_saved, file.save_if_changed
 
     def attach_queue_locks(self, locks: QueueLocks) -> tuple[Callable[[], int], WhenSaved]:
-        """Write queue locks from now on; give the written revision, and a wait for the next."""
+        """Write queue locks from now on.
+
+        Returns the revision that is written, and what waits for the present one.
+        """
         self._add(_LOCKS, lambda: locks.revision, lambda: queue_lock_snapshot(locks))
         file = self._files[_LOCKS]
         return lambda: file.written, file.when_saved

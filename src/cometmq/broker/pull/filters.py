@@ -53,8 +53,6 @@ class FilterService:
             and other filters get their bits now, so older bitmaps prove nothing.
     """
 
-    __slots__ = ("_compiled_filters", "_config", "_forget_due_ms", "table")
-
     def __init__(
         self,
         config: Callable[[], BrokerConfig],

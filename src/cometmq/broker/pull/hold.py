@@ -22,17 +22,20 @@ import asyncio
 import heapq
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 from cometmq.broker.pull.filters import RecordFilter
 from cometmq.net.env import Clock
 from cometmq.net.server import ServerConnection
 from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.header.fast_decode import PullCommand
 from cometmq.wire.header.headers import PullMessageHeader
 
-__all__ = ["HELD_PULLS_MAX", "HELD_PULLS_PER_CONNECTION_MAX", "HeldPull", "PullHold"]
+__all__ = ["HELD_PULLS_MAX", "HELD_PULLS_PER_CONNECTION_MAX", "HeldPull", "PullHold", "PullRequest"]
 
 log = logging.getLogger("cometmq.broker")
+
+PullRequest: TypeAlias = RemotingCommand | PullCommand
 
 SWEEP_INTERVAL_MS: Final = 5000
 """PullRequestHoldService of RocketMQ 5.4 checks at this pace."""
@@ -60,7 +63,7 @@ class HeldPull:
 
     def __init__(
         self,
-        request: RemotingCommand,
+        request: PullRequest,
         header: PullMessageHeader,
         connection: ServerConnection,
         codes: frozenset[int] | None,
@@ -90,25 +93,6 @@ class PullHold:
             no longer held (False).
         has_wanted: says whether a pull with a filter runs after an arrival.
     """
-
-    __slots__ = (
-        "_by_connection",
-        "_by_queue",
-        "_clock",
-        "_count",
-        "_deadlines",
-        "_examined",
-        "_has_wanted",
-        "_max_queue_offset",
-        "_next_sweep_ms",
-        "_run",
-        "_sequence",
-        "_timer",
-        "_timer_ms",
-        "_wake_scheduled",
-        "_watch",
-        "_woken",
-    )
 
     def __init__(
         self,

@@ -19,8 +19,6 @@ _UNIQUE_KEY_COUNT_MAX = 32
 class LookupProcessor:
     """The processors of codes 12 and 33."""
 
-    __slots__ = ("_state",)
-
     def __init__(self, state: BrokerState) -> None:
         self._state = state
 

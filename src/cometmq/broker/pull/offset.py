@@ -15,6 +15,7 @@ from typing import Final
 from cometmq.broker.base.state import BrokerState, answer, in_worker
 from cometmq.errors import CometError, ResponseCode
 from cometmq.model.names import LMQ_PREFIX
+from cometmq.model.offsets import ConsumerOffset
 from cometmq.net.server import ServerConnection
 from cometmq.store.base.results import GetResult, GetStatus, TimeBoundary
 from cometmq.wire.command.command import RemotingCommand
@@ -34,8 +35,6 @@ _IN_MEMORY_PERCENT: Final = 40
 
 class OffsetProcessor:
     """The processors of codes 14, 15, 29, 30, 31 and 32."""
-
-    __slots__ = ("_state",)
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
@@ -64,11 +63,16 @@ class OffsetProcessor:
         """Say whether a new group begins a young queue at 0, whatever its ConsumeFromWhere.
 
         A queue is young while offset 0 is still there and in memory: clients rely on seeing all
-        messages with a group that starts soon after the first of them.
+        messages with a group that starts soon after the first of them.  An empty queue is young
+        too.  Otherwise a client would ask for its end next, and skip a message that is stored in
+        between.
         """
-        if topic not in self._state.topics:
+        config = self._state.topics.get(topic)
+        if config is None:
             return False
         store = self._state.store
+        if 0 <= queue_id < config.read_queue_count and not store.max_queue_offset(topic, queue_id):
+            return True
         try:
             first = store.get(topic, queue_id, 0, 1)
         except CometError:
@@ -106,7 +110,8 @@ class OffsetProcessor:
             return answer(request)
         if state.offsets.has_reset(group, header.topic, header.queue_id):
             return answer(request, remark="Offset has been previously reset")
-        state.offsets.commit(group, header.topic, header.queue_id, header.commit_offset, now_ms)
+        consumer_offset = ConsumerOffset(header.commit_offset)
+        state.offsets.commit(group, header.topic, header.queue_id, consumer_offset, now_ms)
         return answer(request)
 
     def max_offset(self, request: RemotingCommand, _: ServerConnection, now_ms: int) -> bytes:

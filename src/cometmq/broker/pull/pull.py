@@ -13,7 +13,7 @@ from typing import Final
 
 from cometmq.broker.base.state import FAQ, BrokerState, Refusal, answer
 from cometmq.broker.pull.filters import FilterService, RecordFilter
-from cometmq.broker.pull.hold import HeldPull, PullHold
+from cometmq.broker.pull.hold import HeldPull, PullHold, PullRequest
 from cometmq.core.filter.tag_filter import filter_codes, is_tag_type, parse_subscription
 from cometmq.errors import RemoteProtocolError, ResponseCode, StoreError
 from cometmq.model.flags import (
@@ -24,10 +24,12 @@ from cometmq.model.flags import (
     PULL_SUSPEND,
 )
 from cometmq.model.group import SubscriptionGroupConfig
+from cometmq.model.offsets import ConsumerOffset
 from cometmq.model.topic import TopicConfig
 from cometmq.net.server import ServerConnection
 from cometmq.store.base.results import ColdRead, GetResult, GetStatus
-from cometmq.wire.command.command import FLAG_ONEWAY, RemotingCommand
+from cometmq.wire.command.command import FLAG_ONEWAY
+from cometmq.wire.header.fast_decode import PullCommand
 from cometmq.wire.header.fast_encode import encode_pull_response
 from cometmq.wire.header.headers import PullMessageHeader
 
@@ -64,8 +66,6 @@ def _parsed_codes(topic: str, expression: str | None) -> frozenset[int] | None:
 class PullProcessor:
     """The processors of codes 11 and 361, and the pulls that wait."""
 
-    __slots__ = ("_filters", "_state", "hold")
-
     def __init__(self, state: BrokerState, filters: FilterService) -> None:
         self._state = state
         self._filters = filters
@@ -80,14 +80,17 @@ class PullProcessor:
             self._has_wanted,
         )
 
-    def pull(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> Frame:
+    def pull(self, request: PullRequest, connection: ServerConnection, now_ms: int) -> Frame:
         """Serve a pull; None when it was held or waits for cold bytes."""
-        header = PullMessageHeader.from_command(request)
+        if isinstance(request, PullCommand):
+            header = request.ext
+        else:
+            header = PullMessageHeader.from_command(request)
         return self._serve(request, header, connection, now_ms, may_park=True)
 
     def pull_with(
         self,
-        request: RemotingCommand,
+        request: PullRequest,
         header: PullMessageHeader,
         connection: ServerConnection,
         now_ms: int,
@@ -206,7 +209,7 @@ class PullProcessor:
 
     def _serve(
         self,
-        request: RemotingCommand,
+        request: PullRequest,
         header: PullMessageHeader,
         connection: ServerConnection,
         now_ms: int,
@@ -223,8 +226,8 @@ class PullProcessor:
             header.sys_flag &= ~PULL_COMMIT_OFFSET  # commit once, however often this pull runs
             key = header.consumer_group, header.topic, header.queue_id
             if not state.offsets.has_reset(*key):
-                state.offsets.commit(*key, header.commit_offset, now_ms)
-        reset = state.offsets.tell_reset(
+                state.offsets.commit(*key, ConsumerOffset(header.commit_offset), now_ms)
+        reset = state.offsets.deliver_reset(
             header.consumer_group,
             header.topic,
             header.queue_id,
@@ -287,7 +290,7 @@ class PullProcessor:
 
     def _answer(
         self,
-        request: RemotingCommand,
+        request: PullRequest,
         code: int,
         result: GetResult,
         topic: TopicConfig,
@@ -309,7 +312,7 @@ class PullProcessor:
 
     def _reset_answer(
         self,
-        request: RemotingCommand,
+        request: PullRequest,
         header: PullMessageHeader,
         topic: TopicConfig,
         group: SubscriptionGroupConfig,
@@ -367,7 +370,7 @@ class PullProcessor:
 
     def _warm(
         self,
-        request: RemotingCommand,
+        request: PullRequest,
         header: PullMessageHeader,
         connection: ServerConnection,
         cold: ColdRead,
@@ -382,7 +385,7 @@ class PullProcessor:
 
     def _serve_later(
         self,
-        request: RemotingCommand,
+        request: PullRequest,
         header: PullMessageHeader,
         connection: ServerConnection,
         *,

@@ -1,12 +1,13 @@
-"""Answers of sends that are stored, at once or when they are durable.
+"""Answers of sends: at once, or when the messages are durable.
 
-With SYNC_FLUSH the messages of a run whose producers wait for the flush are answered together, when
-the last of them is durable.
+With SYNC_FLUSH, the messages of a run whose producers wait for the flush are answered together,
+when the last of them is durable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 
 from cometmq.broker.base.state import BrokerState
 from cometmq.broker.base.store_failure import when_topic_saved
@@ -15,7 +16,7 @@ from cometmq.codec.ids import offset_message_ids
 from cometmq.errors import ResponseCode
 from cometmq.net.server import ServerConnection
 from cometmq.store.base.results import PutResult
-from cometmq.wire.command.command import FLAG_ONEWAY, RemotingCommand
+from cometmq.wire.command.command import BINARY, FLAG_ONEWAY, RemotingCommand
 from cometmq.wire.header.fast_decode import SendCommand
 from cometmq.wire.header.fast_encode import SendResponseEncoder
 
@@ -23,12 +24,12 @@ __all__ = ["Request", "SendAnswers"]
 
 
 Request = RemotingCommand | SendCommand
+_Stored = tuple[PutResult, Send, str, str | None]
+"""Where the store put a message, the message, its message id, its recall handle."""
 
 
 class SendAnswers:
     """Makes the answers to sends for one broker."""
-
-    __slots__ = ("_encoder", "_is_sync_flush", "_state")
 
     def __init__(self, state: BrokerState) -> None:
         config = state.config
@@ -50,13 +51,16 @@ class SendAnswers:
         code: int = ResponseCode.SUCCESS,
     ) -> bytes:
         """Return the answer of one message, or of a batch."""
-        offsets = result.physical_offsets or (result.physical_offset,)
+        if result.physical_offsets:
+            message_id = offset_message_ids(self._state.host, result.physical_offsets)
+        else:
+            message_id = f"{self._state.message_id_prefix}{result.physical_offset:016X}"
         return self._encoder.encode(
             request.opaque,
             request.serialize_type,
             queue_id,
             result.queue_offset,
-            offset_message_ids(self._state.host, offsets),
+            message_id,
             uniq_key,
             recall_handle,
             code,
@@ -68,63 +72,73 @@ class SendAnswers:
         results: Sequence[PutResult],
         handles: Sequence[str] | None,
         connection: ServerConnection,
-        *,
-        is_durable: bool = False,
     ) -> bytes:
-        """Return the answers that leave now, of the first `len(results)` sends; others follow.
+        """Return the answers that leave now; those that wait for a flush are sent later.
 
-        `is_durable`: nobody has to wait for the flush any more.
+        The first `len(results)` of `sends` are answered.
         """
-        is_parking = self._is_sync_flush and not is_durable
-        text = self._encoder.success_text
-        if len(results) == 1:
-            ids = [f"{self._state.message_id_prefix}{results[0].physical_offset:016X}"]
-        else:
-            offsets = [result.physical_offset for result in results]
-            ids = offset_message_ids(self._state.host, offsets).split(",")
-        texts: list[str] = []
-        waiting: list[int] = []
-        handle = None
-        for number, (send, message_id) in enumerate(zip(sends, ids, strict=False)):
-            request = send.request
-            if is_parking and send.shape.is_flush_awaited:
-                waiting.append(number)
-            elif not request.flag & FLAG_ONEWAY:
-                if handles is not None:
-                    handle = handles[number]
-                queue_offset = results[number].queue_offset
-                # Clients are told the queue the message is for, also while it waits elsewhere.
-                texts.append(
-                    text(
-                        request.opaque,
-                        send.real_queue_id,
-                        queue_offset,
-                        message_id,
-                        send.uniq_key,
-                        handle,
-                    )
-                )
-        if waiting:
-            self._park_run(
-                [sends[number] for number in waiting],
-                [results[number] for number in waiting],
-                [handles[number] for number in waiting] if handles else None,
-                connection,
+        if len(results) == 1 and not self._is_sync_flush:
+            send = sends[0]
+            if send.request.flag & FLAG_ONEWAY:
+                return b""
+            handle = handles[0] if handles else None
+            return self.stored(send.request, results[0], send.real_queue_id, send.uniq_key, handle)
+        offsets = [result.physical_offset for result in results]
+        ids = offset_message_ids(self._state.host, offsets).split(",")
+        # There may be fewer results than sends: as the first argument they end the zip.
+        stored: Iterable[_Stored] = zip(results, sends, ids, handles or repeat(None), strict=False)
+        if self._is_sync_flush:
+            waiting: list[_Stored] = []
+            ready: list[_Stored] = []
+            for row in stored:
+                (waiting if row[1].shape.is_flush_awaited else ready).append(row)
+            if waiting:
+                self._answer_durable(waiting, connection)
+            stored = ready
+        return self._successes(stored)
+
+    def _successes(self, stored: Iterable[_Stored]) -> bytes:
+        text = self._text
+        # The answer names the queue that the message is for, even while it waits elsewhere.
+        texts = [
+            text(
+                send.request,
+                send.real_queue_id,
+                result.queue_offset,
+                message_id,
+                send.uniq_key,
+                handle,
             )
+            for result, send, message_id, handle in stored
+            if not send.request.flag & FLAG_ONEWAY
+        ]
         return "".join(texts).encode("latin-1")
 
-    def _park_run(
+    def _text(
         self,
-        sends: Sequence[Send],
-        results: Sequence[PutResult],
-        handles: Sequence[str] | None,
-        connection: ServerConnection,
-    ) -> None:
-        """Answer all of them when the last one is durable."""
+        request: Request,
+        queue_id: int,
+        queue_offset: int,
+        message_id: str,
+        uniq_key: str,
+        handle: str | None,
+    ) -> str:
+        """Return the answer of one message of a run, each byte as one character."""
+        if request.serialize_type == BINARY:
+            return self._encoder.encode_full(
+                request.opaque, BINARY, 0, queue_id, queue_offset, message_id, uniq_key,
+                recall_handle=handle,
+            ).decode("latin-1")  # fmt: skip
+        return self._encoder.success_text(
+            request.opaque, queue_id, queue_offset, message_id, uniq_key, handle
+        )
+
+    def _answer_durable(self, stored: list[_Stored], connection: ServerConnection) -> None:
+        """Answer all messages when the last one is durable."""
 
         def settle(is_durable: bool) -> None:
             if is_durable:
-                answers = self.of_run(sends, results, handles, connection, is_durable=True)
+                answers = self._successes(stored)
             else:
                 answers = b"".join(
                     self.stored(
@@ -132,16 +146,16 @@ class SendAnswers:
                         result,
                         send.real_queue_id,
                         send.uniq_key,
-                        handles[number] if handles else None,
+                        handle,
                         ResponseCode.FLUSH_DISK_TIMEOUT,
                     )
-                    for number, (send, result) in enumerate(zip(sends, results, strict=True))
+                    for result, send, _, handle in stored
                     if not send.request.flag & FLAG_ONEWAY
                 )
             if answers:
                 connection.send(answers)
 
-        self._state.store.when_durable(results[-1].end_offset, settle)
+        self._state.store.when_durable(stored[-1][0].end_offset, settle)
 
     def checked(
         self,
@@ -153,9 +167,9 @@ class SendAnswers:
         *,
         is_flush_awaited: bool,
     ) -> bytes | None:
-        """Answer what came through the checks, maybe to a topic that is new.
+        """Answer a send that came through the checks and may have created its topic.
 
-        `make` makes the answer from a code.  It leaves when the message is durable, and when a
+        `make` makes the answer from a code.  The answer leaves when the message is durable and a
         restart would find the topic.
         """
         if request.flag & FLAG_ONEWAY:
@@ -164,19 +178,19 @@ class SendAnswers:
 
             def settle(is_durable: bool) -> None:
                 code = ResponseCode.SUCCESS if is_durable else ResponseCode.FLUSH_DISK_TIMEOUT
-                self._when_kept(request, connection, topic, make(code))
+                self._when_topic_saved(request, connection, topic, make(code))
 
             self._state.store.when_durable(end_offset, settle)
             return None
         if self._state.would_topic_survive(topic):
             return make(ResponseCode.SUCCESS)
-        self._when_kept(request, connection, topic, make(ResponseCode.SUCCESS))
+        self._when_topic_saved(request, connection, topic, make(ResponseCode.SUCCESS))
         return None
 
-    def _when_kept(
+    def _when_topic_saved(
         self, request: Request, connection: ServerConnection, topic: str, frame: bytes
     ) -> None:
-        """Answer when a restart would find the topic, or why it would not."""
+        """Answer when the topic is on disk; with an error when its write failed."""
 
         def settle(fault: tuple[int, str] | None) -> None:
             connection.send(frame if fault is None else self.refused(request, *fault))

@@ -1,9 +1,9 @@
-"""Tags codes and index keys of a batch's messages, read for all of them at once.
+"""Reads tags codes and index keys of a batch's messages, for all of them at once.
 
-The messages of one producer have the same names in the same order.  So a pattern is made of the
-first message's names, the second time they are seen, and cuts all property strings of a batch in
-one go.  Where it does not fit all of them each string is cut alone.  Both give the same: the last
-entry of a name counts, and an empty value is none.
+The messages of one producer have the same property names in the same order.  When a list of names
+comes for the second time, the reader makes a pattern of it, which cuts all property strings of a
+batch in one go.  Where the pattern does not fit all strings, each is cut alone.  Both ways give the
+same result: the last entry of a name counts, and an empty value is none.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 __all__ = ["BatchKeys", "BatchKeysReader", "MayWait", "keys_of_text", "may_wait"]
 
 _ENTRY_END: Final = "\x02"
-# Put before each string; a batch whose strings hold one of their own is cut one by one.
+# It is put before each string; a batch whose strings have one of their own is cut one by one.
 _MARK: Final = b"\x03"
 _UNIQ_KEY: Final = "UNIQ_KEY"
 _KEYS: Final = "KEYS"
 _TAGS: Final = "TAGS"
 _WANTED: Final = (_UNIQ_KEY, _KEYS, _TAGS)
 _TIME_NAMES: Final = (b"TIMER_DEL", b"DELAY\x01")
-"""Part of the name of every property that asks for a time, or that recalls a timed message."""
+"""Parts of the names of all properties that ask for a time or recall a timed message."""
 _PATTERNS_MAX: Final = 256
 _NAMES_MAX: Final = 32
 
@@ -45,7 +45,7 @@ class BatchKeys(NamedTuple):
 
 
 def may_wait(raw: bytes) -> bool:
-    """Whether a property, or a word that reads like one, asks for a time; one or many strings."""
+    """Whether property strings have a property that asks for a time, or a word that looks so."""
     return any(name in raw for name in _TIME_NAMES)
 
 
@@ -54,11 +54,11 @@ class _Cut(NamedTuple):
 
     pattern: re.Pattern[str]
     groups: tuple[int | None, int | None, int | None]
-    """Which of the pattern's groups are UNIQ_KEY, KEYS and TAGS."""
+    """The pattern's groups for UNIQ_KEY, KEYS and TAGS."""
 
 
 def keys_of_text(text: str) -> IndexKeys:
-    """UNIQ_KEY, KEYS and TAGS of one property string."""
+    """Return UNIQ_KEY, KEYS and TAGS of one property string."""
     uniq_key = names = tags = None
     for entry in text.split(_ENTRY_END):
         head = entry[:5]
@@ -83,11 +83,11 @@ class BatchKeysReader:
         """Read the property strings of at least one message.
 
         Raises:
-            MayWait: a message may ask for a time, and the reader stops at such.
+            MayWait: a message may ask for a time, and the reader was made with `stops_at_waiting`.
         """
         batch_keys = self._read_together(properties)
         if batch_keys is None:
-            # Strings that are cut together have no such names.
+            # Strings that are cut together do not ask for a time.
             if self._stops_at_waiting and may_wait(b"".join(properties)):
                 raise MayWait
             keys = [keys_of_text(raw.decode("utf-8", "replace")) for raw in properties]
@@ -98,7 +98,7 @@ class BatchKeysReader:
         count = len(properties)
         try:
             first = properties[0].decode()
-            # A mark is a character of its own, so all of it is Unicode only if each string is.
+            # The mark is a whole character, so the joined text decodes only if each string does.
             text = (_MARK + _MARK.join(properties)).decode()
         except UnicodeDecodeError:
             return None
@@ -115,8 +115,7 @@ class BatchKeysReader:
         return BatchKeys([codes[text] for text in tags], list(zip(uniqs, names, tags, strict=True)))
 
     def _cut_for(self, text: str) -> _Cut | None:
-        """How strings like this one are cut; None when its names are new, or a cut is not worth
-        it."""
+        """Return how strings with the names of this one are cut; None when the names are new."""
         entries = text.split(_ENTRY_END, _NAMES_MAX)
         names = tuple([entry.partition("\x01")[0] for entry in entries])
         cuts = self._cuts
@@ -127,24 +126,24 @@ class BatchKeysReader:
             return cut
         if len(cuts) >= _PATTERNS_MAX:
             cuts.clear()
-        # A pattern costs as much as some hundred messages: only for names that come again.
+        # A pattern costs as much as some hundred messages: it is made when the names come again.
         cuts[names] = None
         return None
 
 
 def _make_cut(names: tuple[str, ...]) -> _Cut:
-    """Make the pattern of strings with these names, of which the last is empty: what ends them."""
+    """Make the pattern of strings with these names; the last name is empty, behind the last end."""
     wanted = [name for name in names if name in _WANTED]
     groups = [wanted.index(name) if name in wanted else None for name in _WANTED]
     has_time = may_wait("".join(f"{name}\x01" for name in names).encode())
     if names[-1] or len(set(wanted)) != len(wanted) or len(wanted) < 2 or has_time:
-        # Not worth a pattern, or not possible with one: this one fits nothing.
+        # A pattern is not worth it, or cannot read these names: this one matches nothing.
         return _Cut(re.compile("(?!)"), (None, None, None))
     parts = [
         f"{name}\x01([^\x02]+)\x02" if name in _WANTED else f"{re.escape(name)}\x01[^\x02]*\x02"
         for name in names[:-1]
     ]
-    # With two groups and more a row is a tuple.
+    # There are two groups at least, so `findall` gives tuples.
     return _Cut(
         re.compile("\x03" + "".join(parts) + "(?![^\x03])"), (groups[0], groups[1], groups[2])
     )

@@ -1,11 +1,12 @@
-"""The checks a send has to pass, in the order of docs/internals/protocol.md#send-checks.
+"""The checks that a send has to pass, in the order of docs/internals/protocol.md#send-checks.
 
-They refuse with RocketMQ's code and a remark that names the cause, create topics on demand, and
-turn what the properties ask for into a `Destination`.
+A check refuses with RocketMQ's code and a remark that names the cause.  The checks create topics on
+demand, and turn what the properties ask for into a `Destination`.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from cometmq.broker.base.state import FAQ, BrokerState, Refusal
@@ -29,6 +30,8 @@ from cometmq.wire.header.headers import SendMessageHeader
 
 __all__ = ["SendChecks", "topic_text"]
 
+log = logging.getLogger("cometmq.broker")
+
 
 def topic_text(config: TopicConfig) -> str:
     """Describe a topic as Java's TopicConfig.toString does; tools show it in remarks."""
@@ -43,8 +46,6 @@ def topic_text(config: TopicConfig) -> str:
 
 class SendChecks:
     """Every check of a send; each raises `Refusal`."""
-
-    __slots__ = ("_kinds", "_state")
 
     def __init__(self, state: BrokerState, kinds: Sequence[SendKind] = ()) -> None:
         self._state = state
@@ -66,8 +67,8 @@ class SendChecks:
                 f"{config.start_accept_send_request_time_stamp} (ms since 1970, now {now_ms})",
             )
         topic = header.topic
-        known = self._state.topics.get(topic)
-        if known is not None and known.order and not config.broker_permission & PERM_WRITE:
+        settings = self._state.topics.get(topic)
+        if settings is not None and settings.order and not config.broker_permission & PERM_WRITE:
             raise Refusal(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._state.address}] sending message is forbidden",
@@ -79,18 +80,20 @@ class SendChecks:
             raise Refusal(
                 ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
             )
-        if known is None:
-            known = self._create(header, now_ms)
-        count = max(known.write_queue_count, known.read_queue_count)
+        if settings is None:
+            settings = self._create(header, connection, now_ms)
+        count = max(settings.write_queue_count, settings.read_queue_count)
         if header.queue_id >= count:
             raise Refusal(
                 ResponseCode.INVALID_PARAMETER,
-                f"request queueId[{header.queue_id}] is illegal, {topic_text(known)} "
+                f"request queueId[{header.queue_id}] is illegal, {topic_text(settings)} "
                 f"Producer: {connection.peer}",
             )
-        return known
+        return settings
 
-    def _create(self, header: SendMessageHeader, now_ms: int) -> TopicConfig:
+    def _create(
+        self, header: SendMessageHeader, connection: ServerConnection, now_ms: int
+    ) -> TopicConfig:
         topics = self._state.topics
         created = topics.create_from_template(
             header.topic, header.default_topic, header.default_topic_queue_nums, now_ms
@@ -103,20 +106,26 @@ class SendChecks:
                 f"topic[{header.topic}] not exist, apply first please!{FAQ}",
             )
         self._state.topic_changed(created)
+        if not header.topic.startswith(RETRY_PREFIX):
+            log.warning(
+                "topic %s did not exist and was made with %d queues, because group %s at %s sent "
+                "to it. If the name is a typing error: cometmq topic delete %s. "
+                "autoCreateTopicEnable=false refuses such sends",
+                created.topic,
+                created.write_queue_count,
+                header.producer_group,
+                connection.peer,
+                created.topic,
+            )
         return created
 
-    def body(self, body: bytes) -> None:
-        """Check that there is a body and that it is not too large.
+    def body_size(self, body: bytes) -> None:
+        """Check that a body is not too large; an empty one is accepted, unlike in RocketMQ.
 
         Raises:
-            Refusal: it is empty, or over maxMessageSize.
+            Refusal: it is over maxMessageSize.
         """
         limit = self._state.config.max_message_size
-        if not body:
-            raise Refusal(
-                ResponseCode.MESSAGE_ILLEGAL,
-                "the message is illegal: it has no body; send at least one byte",
-            )
         if len(body) > limit:
             raise Refusal(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -132,7 +141,7 @@ class SendChecks:
         properties: dict[str, str],
         now_ms: int,
     ) -> Destination:
-        """Decide where a single message goes, and what its properties then are.
+        """Decide where a single message goes, with which properties and as which kind.
 
         Raises:
             Refusal: the message asks for what it cannot have.
@@ -155,7 +164,7 @@ class SendChecks:
         target: Destination,
         now_ms: int,
     ) -> bool:
-        """Turn a retry that had its tries into a dead letter; True when it is one."""
+        """Turn a retry that had all its tries into a dead letter; return whether it is one."""
         group = group_of_retry_topic(header.topic)
         settings = self._state.groups.find(group, now_ms)
         if settings is None:
@@ -165,8 +174,8 @@ class SendChecks:
             )
         most = retry.max_reconsume_times(settings, header.max_reconsume_times, request.version)
         is_ordered = not self._state.queue_locks.are_all_expired(group, now_ms)
-        # An ordered consumer sends back what it will not try again, so it must not come again;
-        # what an operator sends again has no tries yet.
+        # An ordered consumer sends back a message that it gives up, so the message must not come
+        # again.  A message that an operator sends again has no tries yet.
         is_ordered = is_ordered and not (
             REPLAY_OF in target.properties and not header.reconsume_times
         )

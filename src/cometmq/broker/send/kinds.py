@@ -1,14 +1,19 @@
-"""The kinds of messages that producers send, and what a message is on its way into the store.
+"""The kinds of messages that producers send, and the shape of a message on its way into the store.
 
-A plain message goes into its own queue.  The other kinds wait somewhere else first: delayed and
-timed messages, half messages, staged blocks.  Each is a `SendKind` in its own room, given to the
-pipeline (`send.py`) by the broker.
+A plain message goes into its own queue.  The other kinds wait somewhere else first, and each is a
+`SendKind` in its own room: delayed messages (`delay.levels`), timed messages (`delay.wheel`), half
+messages (`transaction`), staged blocks (`extensions.staging`).
+
+A property says that a message is delayed, timed or half, so the broker gives these kinds to the
+pipeline (`send.py`), which finds them.  A request of its own stages a block: its service hands the
+block to the pipeline with its kind (`Destination.kind`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import msgspec
@@ -28,21 +33,28 @@ __all__ = [
     "SendKind",
     "Shape",
     "make_property_reader",
+    "reader_of",
+    "real_entries",
     "waits_for_flush",
 ]
 
 CHECK_BYTES_MAX: Final = 100
-"""What the checks of a transaction add to the properties of its half message, and the delivery of
-a timed message to its own."""
+"""The most that check-back adds to the properties of a half message, and delivery to those of a
+timed message."""
 
 
 Prepared = tuple[str, int, int, bytes]
-"""Topic, queue and tags code under which a message is stored, and what is added to its properties,
+"""Topic, queue and tags code under which a message is stored, and the properties that are added
 behind those of the producer and of the broker."""
 
 
 class SendKind:
-    """One kind of message: plain here, the others derive from it."""
+    """One kind of message.  This class is the plain kind, and the others derive from it.
+
+    A message of a kind is found in two ways.  The fast way, for properties that need no check:
+    `mark`, `is_open`, `parse`, and `needs_checks` for a varying kind.  The way with all checks:
+    `check`.  Both go on with `prepare` and, once the message is stored, `stored`.
+    """
 
     mark: str = ""
     """Name and separator of the property that makes a message one of this kind."""
@@ -50,22 +62,29 @@ class SendKind:
     """Whether the value of that property differs from message to message."""
     is_transactional: bool = False
     dropped: tuple[str, ...] = ()
-    """Properties that a producer cannot set, or that have no meaning for this kind."""
+    """Properties that the checks remove: a producer cannot set them, or they mean nothing here."""
     properties_bytes_max: int = PROPERTIES_BYTES_MAX
 
     def is_open(self) -> bool:
-        """Whether messages of this kind are stored without the checks, if they look sound."""
+        """Whether messages of this kind may go the fast way at present."""
         return True
 
     def parse(self, value: str, text: str) -> Any:
-        """Read the value of the mark, of a property string; None leaves it to the checks."""
+        """Return the detail of a shape from the value of the mark; None leaves it to the checks.
+
+        `text` is the whole property string.
+        """
         return None
+
+    def needs_checks(self, shape: Shape, now_ms: int) -> bool:
+        """Whether a parsed message of a varying kind goes through the checks at this time."""
+        return False
 
     def check(self, header: SendMessageHeader, target: Destination, now_ms: int) -> None:
         """Make `target` one of this kind if its properties ask for it.
 
-        Kinds are asked in the order of RocketMQ's checks; `target.kind` is what an earlier one has
-        made of it.
+        Kinds are asked in the order of RocketMQ's checks; `target.kind` is the kind that an earlier
+        one has given it.
 
         Raises:
             Refusal: the message cannot be what it asks for.
@@ -73,8 +92,8 @@ class SendKind:
 
     def prepare(
         self, topic: str, queue_id: int, shape: Shape, uniq_key: str, now_ms: int
-    ) -> Prepared | None:
-        """Return where a message for a queue is stored; None leaves it to the checks.  HOT."""
+    ) -> Prepared:
+        """Return where a message for a queue is stored.  HOT."""
         return topic, queue_id, shape.tags_code, b""
 
     def stored(
@@ -91,7 +110,7 @@ PLAIN: Final = SendKind()
 
 
 class Shape(msgspec.Struct, gc=False, frozen=True):
-    """What messages with alike properties have in common."""
+    """What messages have in common whose properties differ in UNIQ_KEY and KEYS only."""
 
     kind: SendKind
     tags: str | None
@@ -99,14 +118,14 @@ class Shape(msgspec.Struct, gc=False, frozen=True):
     is_flush_awaited: bool
     """Whether the producer waits for a synchronous flush (WAIT is not false)."""
     detail: Any = None
-    """What the kind has parsed, or checked."""
+    """What `SendKind.parse` or `SendKind.check` has found out."""
 
 
 _NO_SHAPE: Final = Shape(PLAIN, None, 0, is_flush_awaited=True)
 
 
 class Send(PutItem, gc=False):
-    """A message on its way: what is stored, for which queue it is, and who waits for an answer."""
+    """A message on its way: what is stored, for which queue, and the request to answer."""
 
     request: Any = None
     """The `RemotingCommand` or `SendCommand` to be answered; None for a message of the broker."""
@@ -119,7 +138,7 @@ class Send(PutItem, gc=False):
 
 @dataclass(slots=True)
 class Destination:
-    """Where a checked message goes, and with which properties."""
+    """Where a checked message goes, with which properties, and as which kind."""
 
     topic: str
     queue_id: int
@@ -127,44 +146,60 @@ class Destination:
     kind: SendKind = PLAIN
     detail: Any = None
     reason: str = ""
-    """Why it waits, for refusals: "delay level 3"."""
+    """Why the message waits, for refusals: "delay level 3"."""
 
 
-def make_property_reader(
-    kinds: Sequence[SendKind],
-) -> Callable[[str], tuple[Keys, Shape] | None]:
-    """Build the function that finds keys and shape of a property string, with a memory of shapes.
+PropertyReader = Callable[[str], tuple[Keys, "Shape"] | None]
+"""Returns keys and shape of a property string that ends with a separator; None leaves the message
+to the checks."""
 
-    The string has to end with a separator.  None: it needs the checks.
-    """
+
+def make_property_reader(kinds: Sequence[SendKind]) -> PropertyReader:
+    """Build a reader of property strings of any kind, with a memory of shapes."""
 
     def parse(text: str) -> tuple[Keys, Shape] | None:
-        kind = next((kind for kind in kinds if kind.mark in text), None)
-        if kind is None:
-            return _parse_plain(text)
-        before, _, after = text.partition(kind.mark)
-        value, _, rest = after.partition("\x02")
-        if before[-1:] not in ("", "\x02") or "REAL_" in text:
-            return None
-        # Without the mark it is as good as a plain message, or it is not for this way.
-        plain = read(before + rest)
-        if plain is None or plain[1].kind is not PLAIN:
-            return None
-        detail = kind.parse(value, text)
-        if detail is None:
-            return None
-        keys, shape = plain
-        return keys, Shape(kind, shape.tags, shape.tags_code, shape.is_flush_awaited, detail)
+        plain = _parse_plain(text)
+        if plain is not None:
+            return plain
+        for kind in kinds:
+            if kind.mark in text:
+                return _parse_kind(kind, read, text)
+        return None
 
     read = remember_shapes(parse, tuple(kind.mark for kind in kinds if kind.is_varying))
     return read
 
 
+def reader_of(kind: SendKind, read: PropertyReader) -> PropertyReader:
+    """Return the fastest reader for strings that are most likely of this kind.
+
+    The memory of shapes has no strings of varying kinds, so these are parsed at once.
+    """
+    return partial(_parse_kind, kind, read) if kind.is_varying else read
+
+
+def _parse_kind(kind: SendKind, read: PropertyReader, text: str) -> tuple[Keys, Shape] | None:
+    """Parse a property string of one kind; `read` reads the string without the mark."""
+    before, mark, after = text.partition(kind.mark)
+    value, _, rest = after.partition("\x02")
+    if not mark or before[-1:] not in ("", "\x02") or "REAL_" in text:
+        return None
+    # Without the mark it must read as a plain message; a message of two kinds needs the checks.
+    plain = read(before + rest)
+    if plain is None or plain[1].kind is not PLAIN:
+        return None
+    detail = kind.parse(value, text)
+    if detail is None:
+        return None
+    keys, shape = plain
+    return keys, Shape(kind, shape.tags, shape.tags_code, shape.is_flush_awaited, detail)
+
+
 def _parse_plain(text: str) -> tuple[Keys, Shape] | None:
-    """Parse any property string, of which the last of two equal names counts."""
+    """Parse the property string of a plain message; the last of two equal names counts."""
     # Written out: producers whose own properties always differ come here with every message.
     at = text.rfind("UNIQ_KEY\x01")
-    # With the separator at the end, text[at - 1] is one also where a name comes first.
+    # The string ends with a separator, so text[at - 1] is one for the first name too.
     if (
         at < 0
         or text[at - 1] != "\x02"
@@ -194,10 +229,16 @@ def _parse_plain(text: str) -> tuple[Keys, Shape] | None:
     return (uniq_key, keys, tags), Shape(PLAIN, tags, code, waits_for_flush(text))
 
 
+@lru_cache(maxsize=1024)
+def real_entries(topic: str, queue_id: int) -> bytes:
+    """Return the properties that say to which queue a waiting message goes."""
+    return f"REAL_TOPIC\x01{topic}\x02REAL_QID\x01{queue_id}\x02".encode()
+
+
 def waits_for_flush(text: str) -> bool:
     """Whether the sender waits for a synchronous flush: its last WAIT is not false.
 
-    Names that only end alike ("AWAIT") are the sender's own and must not cost durability.
+    A name that only ends alike ("AWAIT") is the sender's own and must not cost durability.
     """
     _, name, rest = f"\x02{text}".rpartition("\x02WAIT\x01")
     return not name or rest.partition("\x02")[0] != "false"

@@ -1,8 +1,8 @@
-"""SEND_REPLY_MESSAGE: brings the answer of a consumer to the client that asked.
+"""SEND_REPLY_MESSAGE: brings the reply of a consumer to the client that asked.
 
-The asking client is named by REPLY_TO_CLIENT.  The reply is pushed to it as a call, whose answer
-comes by callback; then it is stored, whether the push succeeds or not
-(``storeReplyMessageEnable``).  A failed push is answered 1 with the id of the stored message
+The property REPLY_TO_CLIENT names the asking client.  The broker pushes the reply to it as a call.
+When that call is answered or has failed, the broker stores the reply (``storeReplyMessageEnable``)
+and answers the consumer: with code 1 and the id of the stored message if the push failed
 (ReplyMessageProcessor of RocketMQ 5.4).
 """
 
@@ -38,8 +38,6 @@ PUSH_TIMEOUT_MS: Final = 10_000
 class ReplyProcessor:
     """The processor of codes 324 and 325."""
 
-    __slots__ = ("_answers", "_checks", "_send", "_state")
-
     def __init__(self, state: BrokerState, send: SendProcessor) -> None:
         self._state = state
         self._send = send
@@ -53,7 +51,7 @@ class ReplyProcessor:
         header = SendMessageHeader.from_command(request)
         try:
             config = self._checks.topic(header, connection, now_ms)
-            self._checks.body(request.body)
+            self._checks.body_size(request.body)
         except Refusal as refusal:
             return self._answers.encode_refusal(
                 request.opaque, request.serialize_type, refusal.code, refusal.remark
@@ -88,7 +86,7 @@ class ReplyProcessor:
         return None
 
     def _properties(self, header: SendMessageHeader) -> dict[str, str]:
-        """Return the reply's properties with region and trace switch, as on any send."""
+        """Return the reply's properties with region and trace switch, as for any send."""
         config = self._state.config
         properties = decode_properties(header.properties)
         properties[prop.MSG_REGION] = config.region_id
@@ -161,7 +159,7 @@ class ReplyProcessor:
         connection: ServerConnection,
         queue_id: int,
     ) -> PutResult | None:
-        """Store the reply; it is delivered already, so a store that refuses it is only logged."""
+        """Store the reply.  It is delivered already, so a refusal of the store is only logged."""
         if not self._state.config.store_reply_message_enable:
             return None
         properties = self._properties(header)

@@ -1,15 +1,17 @@
 """SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE: the one way of sends into the store.
 
-1. *Decode* what a read of a socket holds: a run of sends.  A single send is a run of one.
+1. *Decode* the sends that one read of a socket has brought: a run.  A single send is a run of one.
 2. *Find the kind* of each by its property string (`kinds`).  A run has messages of one kind.
-3. *Prepare*: the kind says where a message is stored and what is added to its properties.
+3. *Prepare*: the kind says where a message is stored and which properties are added.
 4. *Append* the run to the store with one call, and let the kind take note of it.
 5. *Answer*, at once or when the messages are durable.
 
-What is not recognised at a glance goes through the checks in order (`checks`), which refuse it or
-make it ready, and then takes steps 3 to 5 alone.  At a glance is: a topic that passed the checks
-before (`_queue_counts`), and properties that stay the string the producer sent.  What the broker
-adds is appended, and a reader lets the last of two equal names win.
+This fast way is for a topic that passed the checks before (`_queue_counts`) and for properties
+that need no check.  The property string stays as the producer sent it, and the broker's own entries
+are appended; of two equal names, readers take the last.
+
+Any other send goes through the checks in order (`checks`).  They refuse it, or they make it ready
+for steps 3 to 5, alone.
 
 A batch is stored as a whole, so it has its own way into the store.
 """
@@ -17,7 +19,6 @@ A batch is stored as a whole, so it has its own way into the store.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
-from itertools import islice
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -34,7 +35,9 @@ from cometmq.broker.send.kinds import (
     SendKind,
     Shape,
     make_property_reader,
+    reader_of,
 )
+from cometmq.broker.send.native_sends import native_front
 from cometmq.codec.batch import decode_batch
 from cometmq.codec.java_hash import tags_code as hash_tags
 from cometmq.codec.properties import decode_properties, encode_properties
@@ -43,16 +46,16 @@ from cometmq.model import flags
 from cometmq.model import properties as prop
 from cometmq.model.names import RETRY_PREFIX
 from cometmq.model.topic import TopicConfig
-from cometmq.net.server import ServerConnection
+from cometmq.net.server import Front, ServerConnection
 from cometmq.store.base.results import PutResult
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from cometmq.wire.frame.framing import full_command
 from cometmq.wire.header.fast_decode import (
     PlainSend,
+    PlainSendLong,
     SendCommand,
-    decode_plain_send,
-    decode_plain_send_long,
+    plain_send_of,
 )
 from cometmq.wire.header.headers import SendMessageHeader
 
@@ -61,21 +64,21 @@ __all__ = ["RUN_SENDS_MAX", "GroupHomes", "SendProcessor", "WaitingBatches", "cl
 RUN_SENDS_MAX: Final = 512
 """More sends of one read are several runs, so that what a run gathers stays small."""
 _BROKER_SYS_FLAGS: Final = flags.BORN_HOST_V6 | flags.STORE_HOST_V6 | flags.TRANSACTION_MASK
-"""Bits of sysFlag that say what the broker did; a client's own are not believed."""
+"""Bits of sysFlag that only the broker sets; those that a client sends are dropped."""
 _CLIENT_SYS_FLAGS: Final = ~_BROKER_SYS_FLAGS
 
 
 class GroupHomes(Protocol):
-    """Topics whose message groups move between brokers."""
+    """Knows the topics whose message groups move between brokers."""
 
     @property
     def topics(self) -> Container[str]:
-        """Their names, always up to date."""
+        """The names of these topics; the container is always up to date."""
 
     def check(
         self, topic: str, queue_id: int, request: RemotingCommand
     ) -> Callable[[], None] | None:
-        """Return what is to be called once the send is stored.
+        """Return what is to be called once the send is stored; None for nothing.
 
         Raises:
             Refusal: the message group is at home elsewhere.
@@ -83,7 +86,7 @@ class GroupHomes(Protocol):
 
 
 class WaitingBatches(Protocol):
-    """Batches with messages that ask for a time of their own."""
+    """Stores batches with messages that ask for a time of their own."""
 
     def check_batch(self, properties: dict[str, str]) -> None:
         """Check the properties of a batch itself.
@@ -100,7 +103,7 @@ class WaitingBatches(Protocol):
         now_ms: int,
         **how: Any,
     ) -> PutResult:
-        """Put each message where it waits, or into the queue.
+        """Put each message where it waits, or into the queue; `how` as `MessageStore.put_batch`.
 
         Raises:
             Refusal: a message cannot wait as it asks; nothing was stored.
@@ -111,19 +114,6 @@ class WaitingBatches(Protocol):
 class SendProcessor:
     """The processors of codes 10, 310 and 320, and of runs of sends."""
 
-    __slots__ = (
-        "_answers",
-        "_batch_keys",
-        "_batches",
-        "_checks",
-        "_group_homes",
-        "_queue_counts",
-        "_read_properties",
-        "_region_properties",
-        "_state",
-        "_suffix",
-    )
-
     def __init__(
         self,
         state: BrokerState,
@@ -131,7 +121,7 @@ class SendProcessor:
         batches: WaitingBatches,
         group_homes: GroupHomes,
     ) -> None:
-        """`kinds` are those beside the plain one, in the order in which their checks are made."""
+        """`kinds` are those that properties ask for, in the order of their checks."""
         config = state.config
         self._state = state
         self._checks = SendChecks(state, kinds)
@@ -147,18 +137,28 @@ class SendProcessor:
         }
         self._suffix = encode_properties(self._region_properties)
         self._queue_counts: dict[str, int] = {}
-        """Topics that passed every check, with their number of queues."""
+        """Topic that passed every check -> its number of queues."""
+
+    def front(self) -> Front | None:
+        """Return what serves plain sends by the native core; None where it is not there."""
+        return native_front(
+            self._state,
+            self._queue_counts,
+            self._group_homes.topics,
+            self._suffix,
+            _CLIENT_SYS_FLAGS,
+        )
 
     def forget_topics(self) -> None:
         """Send every topic through the checks again; called whenever a topic changes."""
         self._queue_counts.clear()
 
-    # -- sends ----------------------------------------------------------------------------
+    # -- the fast way ---------------------------------------------------------------------
 
     def send_run(
         self, commands: Sequence[Any], start: int, connection: ServerConnection, now_ms: int
     ) -> tuple[int, bytes]:
-        """Serve sends from `start` on; return the index of the first that is not, and answers."""
+        """Serve sends from `start` on; return the index of the first other one, and the answers."""
         sends = self._gather(commands, start, now_ms)
         return start + len(sends), self._store(sends, connection, now_ms)
 
@@ -169,45 +169,50 @@ class SendProcessor:
             if sends:
                 return self._store(sends, connection, now_ms)
             return self.send_checked(request, connection, now_ms)
-        return self._send_decoded(request, connection, now_ms, decode_plain_send)
+        return self._send_decoded(request, connection, now_ms, PlainSend)
 
     def send_long(
         self, request: Request, connection: ServerConnection, now_ms: int
     ) -> bytes | None:
         """Serve SEND_MESSAGE (10)."""
-        return self._send_decoded(request, connection, now_ms, decode_plain_send_long)
+        return self._send_decoded(request, connection, now_ms, PlainSendLong)
 
     def _send_decoded(
         self,
         request: Request,
         connection: ServerConnection,
         now_ms: int,
-        decode: Callable[[Any], PlainSend],
+        kind: type[PlainSend],
     ) -> bytes | None:
         """Serve a send whose header was not decoded in one pass with its command."""
         assert isinstance(request, RemotingCommand)
         try:
-            header = decode(request.raw_ext)
+            header = plain_send_of(request, kind)
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            # No JSON header, or not Unicode.
+            # A field is missing or wrong, or the header is not Unicode.
             return self.send_checked(request, connection, now_ms)
-        command = SendCommand(request.code, header, request.opaque, request.flag, body=request.body)
+        command = SendCommand(
+            request.code,
+            header,
+            request.opaque,
+            request.flag,
+            body=request.body,
+            serialize_type=request.serialize_type,
+        )
         sends = self._gather((command,), 0, now_ms)
         if not sends:
             return self.send_checked(request, connection, now_ms)
         return self._store(sends, connection, now_ms)
 
     def _gather(self, commands: Sequence[Any], start: int, now_ms: int) -> list[Send]:
-        """Make the sends of one kind from `start` on ready, up to the first for the checks.  HOT"""
+        """Make sends of one kind from `start` on ready, up to the first for the checks.  HOT."""
         read, suffix = self._read_properties, self._suffix
         body_bytes_max = self._state.config.max_message_size
         queue_count_of = self._queue_counts.get
         moving_topics = self._group_homes.topics
         sends: list[Send] = []
         kind: SendKind | None = None
-        prepare = PLAIN.prepare
-        properties_bytes_max = 0
-        for request in islice(commands, start, start + RUN_SENDS_MAX):
+        for request in commands[start : start + RUN_SENDS_MAX]:
             if type(request) is not SendCommand or request.flag & FLAG_RESPONSE:
                 break
             header = request.ext
@@ -216,7 +221,7 @@ class SendProcessor:
             body = request.body
             if (
                 not 0 <= queue_id < queue_count_of(topic, 0)
-                or not 0 < len(body) <= body_bytes_max
+                or len(body) > body_bytes_max
                 or header.batch
                 or header.reconsume_times
                 or (header.group_home and topic in moving_topics)
@@ -225,29 +230,29 @@ class SendProcessor:
             text = header.properties
             if text[-1:] != "\x02":
                 text += "\x02"
-            found = read(text)
-            if found is None:
+            keys_and_shape = read(text)
+            if keys_and_shape is None:
                 break
-            keys, shape = found
+            keys, shape = keys_and_shape
             if shape.kind is not kind:
                 if kind is not None or not shape.kind.is_open():
                     break
                 kind = shape.kind
-                prepare = kind.prepare
-                properties_bytes_max = kind.properties_bytes_max
+                read = reader_of(kind, read)
             try:
                 properties = text.encode() + suffix
             except UnicodeEncodeError:
                 break
             stored_topic, stored_queue_id, tags_code = topic, queue_id, shape.tags_code
             if kind is not PLAIN:
-                prepared = prepare(topic, queue_id, shape, keys[0], now_ms)
-                if prepared is None:
+                if kind.is_varying and kind.needs_checks(shape, now_ms):
                     break
-                stored_topic, stored_queue_id, tags_code, added = prepared
+                stored_topic, stored_queue_id, tags_code, added = kind.prepare(
+                    topic, queue_id, shape, keys[0], now_ms
+                )
                 properties += added
-            if len(properties) > properties_bytes_max:
-                break
+                if len(properties) > kind.properties_bytes_max:
+                    break
             sends.append(
                 Send(
                     stored_topic,
@@ -296,11 +301,14 @@ class SendProcessor:
     def _append(
         self, sends: Sequence[Send], born_host: bytes, now_ms: int
     ) -> tuple[list[PutResult], Sequence[str] | None]:
-        """Append messages of one kind, as many as the store takes; results and recall handles."""
+        """Append messages of one kind, as many as the store takes.
+
+        Returns their results, and their recall handles if they have some.
+        """
         results = self._state.store.append(sends, born_host=born_host, store_ms=now_ms)
         return results, sends[0].shape.kind.stored(sends, results, born_host, now_ms)
 
-    # -- the checks -----------------------------------------------------------------------
+    # -- the way with all checks ----------------------------------------------------------
 
     def send_checked(
         self, request: Request, connection: ServerConnection, now_ms: int
@@ -327,7 +335,7 @@ class SendProcessor:
         return answer
 
     def _remember(self, config: TopicConfig) -> None:
-        """Let the next plain message to this topic go without the checks."""
+        """Let the next message to this topic go the fast way."""
         topic = config.topic
         if (
             self._state.would_topic_survive(topic)
@@ -345,7 +353,7 @@ class SendProcessor:
         connection: ServerConnection,
         now_ms: int,
     ) -> bytes | None:
-        self._checks.body(request.body)
+        self._checks.body_size(request.body)
         properties = decode_properties(header.properties)
         properties.pop(prop.POP_CK, None)
         if prop.UNIQ_KEY not in properties:
@@ -418,7 +426,7 @@ class SendProcessor:
         reconsume_times: int,
         now_ms: int,
     ) -> Send:
-        """Make a checked message ready.
+        """Make a checked message ready for the store.
 
         Raises:
             Refusal: the properties are too long with what the broker adds.
@@ -428,9 +436,9 @@ class SendProcessor:
         uniq_key = properties.get(prop.UNIQ_KEY, "")
         is_flush_awaited = properties.get(prop.WAIT) != "false"
         shape = Shape(kind, tags, hash_tags(tags), is_flush_awaited, target.detail)
-        prepared = kind.prepare(target.topic, target.queue_id, shape, uniq_key, now_ms)
-        assert prepared is not None
-        topic, queue_id, tags_code, added = prepared
+        topic, queue_id, tags_code, added = kind.prepare(
+            target.topic, target.queue_id, shape, uniq_key, now_ms
+        )
         for name in kind.dropped:
             properties.pop(name, None)
         properties.update(decode_properties(added.decode()))
@@ -466,16 +474,16 @@ class SendProcessor:
         connection: ServerConnection,
         now_ms: int,
     ) -> bytes | None:
-        """Store a batch as consecutive messages of one queue, property bytes unchanged.
+        """Store a batch as consecutive messages of one queue, their property bytes unchanged.
 
-        Messages that ask for a time of their own go where they wait.
+        A message that asks for a time of its own is stored where it waits.
         """
         topic = header.topic
         if topic.startswith(RETRY_PREFIX):
             raise Refusal(
                 ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {topic}"
             )
-        self._checks.body(request.body)
+        self._checks.body_size(request.body)
         properties = decode_properties(header.properties)
         self._batches.check_batch(properties)
         queue_id = header.queue_id
@@ -493,7 +501,7 @@ class SendProcessor:
         except MayWait:
             items = decode_batch(request.body)
             result = self._batches.put_all(topic, queue_id, items, now_ms, **how)
-        # A batch without an id of its own (4.9, Go) gets none: its messages carry theirs.
+        # Clients 4.9 and Go give a batch no id of its own; then its answer has none.
         uniq_key = properties.get(prop.UNIQ_KEY)
 
         def answer(code: int) -> bytes:

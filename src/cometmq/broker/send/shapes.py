@@ -1,7 +1,8 @@
-"""Remembers what property strings say by their *shape*: the string without UNIQ_KEY and KEYS.
+"""Remembers how property strings were parsed, by their *shape*: the string without UNIQ_KEY and
+KEYS.
 
-A producer writes the same names in the same order for ever, and mostly the same values but for
-those two.  So a string is parsed when its shape is new, and otherwise cut in two places.
+A producer writes the same names in the same order each time, and mostly the same values except for
+those two.  So a string is parsed only when its shape is new.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ Keys = tuple[str, str | None, str | None]
 def remember_shapes(
     parse: Callable[[str], tuple[Keys, T] | None], varying: tuple[str, ...] = ()
 ) -> Callable[[str], tuple[Keys, T] | None]:
-    """Build `parse` with a memory of shapes.
+    """Build a function that does what `parse` does, with a memory of shapes.
 
-    Both take a property string that ends with a separator and return None for one they do not
-    read.  What `parse` returns beside the keys must depend on the shape only; strings that contain
-    one of `varying` are parsed every time.
+    Both take a property string that ends with a separator, and return None for a string that they
+    do not read.  The second value that `parse` returns must depend on the shape only.  Strings that
+    contain one of `varying` are parsed every time.
     """
     shapes: dict[str | tuple[str, str], tuple[T, str | None]] = {}
     shape_of = shapes.get
@@ -34,14 +35,17 @@ def remember_shapes(
     def read(text: str) -> tuple[Keys, T] | None:
         before, _, after = text.partition("UNIQ_KEY\x01")
         uniq_key, _, rest = after.partition("\x02")
+        # Most producers write KEYS, if they have any, then UNIQ_KEY, then what is always the same.
+        keys: str | None = before[5:-1] or None
         shape: str | tuple[str, str] = rest
-        keys: str | None = None
-        is_cut_well = True
-        if before:
+        is_cut_well = not before
+        if keys:
+            is_cut_well = before == f"KEYS\x01{keys}\x02" and "\x02" not in keys
+        if before and not is_cut_well:
             head, has_keys, tail = before.partition("KEYS\x01")
             keys, _, between = tail.partition("\x02")
             shape = (head + between, rest)
-            # Names that only end alike ("MYKEYS") are cut in two here.
+            # A name that only ends alike ("MYKEYS") is cut in two here, which is no good cut.
             is_cut_well = (
                 before[-1] == "\x02" and head[-1:] in ("", "\x02") and bool(keys or not has_keys)
             )
@@ -49,19 +53,15 @@ def remember_shapes(
         if is_cut_well and uniq_key:
             remembered = shape_of(shape)
             if remembered is not None:
-                value, tags = remembered
-                return (uniq_key, keys, tags), value
+                return (uniq_key, keys, remembered[1]), remembered[0]
         parsed = parse(text)
-        if (
-            parsed is None
-            or not is_cut_well
-            or parsed[0][0] != uniq_key
-            or parsed[0][1] != keys
-            or any(name in text for name in varying)
-        ):
+        if parsed is None or not is_cut_well or parsed[0][0] != uniq_key or parsed[0][1] != keys:
             return parsed
+        for name in varying:
+            if name in text:
+                return parsed
         text_of_shape = shape if isinstance(shape, str) else "".join(shape)
-        # What is remembered holds for any UNIQ_KEY and KEYS, so it must not have its own.
+        # The memory serves any UNIQ_KEY and KEYS, so the shape must not have entries of these.
         if (
             len(text_of_shape) <= _SHAPE_CHARS_MAX
             and "UNIQ_KEY\x01" not in text_of_shape

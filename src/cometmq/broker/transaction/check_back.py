@@ -1,14 +1,16 @@
 """Check-back: asks producers what became of their transactions, and gives up after many tries.
 
-Job: every ``transactionCheckInterval``, find the half messages that are due, put each back with one
-check more, and send CHECK_TRANSACTION_STATE one-way to a live producer of its group; move what is
-given up to ``TRANS_CHECK_MAX_TIME_TOPIC``.  It must not end transactions otherwise.
+Every ``transactionCheckInterval`` a round finds the half messages that are due.  It puts each back
+with one check more, and sends CHECK_TRANSACTION_STATE one-way to a live producer of its group.  A
+transaction that was asked about too often, or is too old, is given up: its message moves to
+``TRANS_CHECK_MAX_TIME_TOPIC``.
 
-A round looks at `LOOK_COUNT` half messages in a turn of the loop, reads those that are due in a
-worker, at most `BATCH_COUNT` at a time, and puts them back in one turn.  Two rules differ from
-Java's: without a live producer nothing is asked and nothing counted, so that a group that is away
-for some minutes loses nothing; and one that need not be asked yet stays where it is, until the
-half queue has grown `SPAN` beyond it.
+A round goes through `TURN_COUNT` half messages in a turn of the loop, has a worker read those that
+are due, at most `BATCH_COUNT` at a time, and puts them back in one turn.
+
+Two rules differ from Java's.  Where a group has no live producer, nothing is asked and no check is
+counted, so a group that is away for some minutes loses nothing.  A half message that is not due
+stays where it is, until the half queue has grown `SPAN` beyond it.
 
 Source: ``TransactionalMessageServiceImpl.check`` and ``DefaultTransactionalMessageCheckListener``
 of RocketMQ 5.4 (docs/internals/delivery.md#check-back).
@@ -40,21 +42,21 @@ __all__ = ["CheckBack"]
 
 log = logging.getLogger("cometmq.broker")
 
-LOOK_COUNT: Final = 2_000
+TURN_COUNT: Final = 2_000
 BATCH_COUNT: Final = 64
 SPAN: Final = 200_000
-"""A half message that is so far behind the end of its queue is put back, which costs a record and
-saves a restart from reading all that is between."""
+"""A half message so far behind the end of its queue is put back.  That costs a record, and saves a
+restart from reading everything in between."""
 
 Read = tuple[HalfMessage, StoredMessage | None]
 Push = tuple[HalfMessage, bytes, StoredMessage]
 
 
 class CheckBack:
-    """The rounds; `now` begins one at once."""
+    """The rounds; `now` begins one at once.
 
-    __slots__ = ("_given_up", "_halves", "_is_stopped", "_ops", "_places", "_state", "_timer",
-                 "_turns", "at", "next_round_ms")  # fmt: skip
+    `given_up` is called with each half message that is given up.
+    """
 
     def __init__(
         self,
@@ -68,13 +70,13 @@ class CheckBack:
         self._ops = ops
         self._given_up = given_up
         self._timer: asyncio.TimerHandle | None = None
-        self._places: list[int] = []
-        """What the round has still to look at, the next one last."""
+        self._remaining: list[int] = []
+        """Queue offsets of half messages that are still to check in this round, next one last."""
         self._turns: dict[str, int] = {}
         self._is_stopped = False
         self.next_round_ms = 0
         self.at: Callable[[str], None] = lambda name: None
-        """Told each named step; tests end the process there."""
+        """Set by `TransactionService.at`."""
 
     def start(self) -> None:
         """Begin the first round one interval from now."""
@@ -91,9 +93,9 @@ class CheckBack:
         """Begin a round, unless one is under way."""
         self._ops.move_on()
         self._ops.mark()
-        if not self._places and self._halves:
-            self._places = self._halves.offsets()
-            self._places.reverse()
+        if not self._remaining and self._halves:
+            self._remaining = self._halves.offsets()
+            self._remaining.reverse()
             self._go_on()
 
     def _arm(self) -> None:
@@ -106,8 +108,8 @@ class CheckBack:
         try:
             self.now()
         except Exception:
-            log.exception("a round of transaction checks failed; the next one begins as ever")
-            self._places = []
+            log.exception("a round of transaction checks failed; the next one begins as usual")
+            self._remaining = []
 
     def _rules(self) -> CheckRules:
         config = self._state.config
@@ -120,20 +122,20 @@ class CheckBack:
     # -- a round ------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """Find the next ones that are due, and have them read."""
+        """Find the next half messages that are due, and have a worker read them."""
         if self._is_stopped:
             return
         rules, now_ms = self._rules(), self._state.env.clock.now_ms()
         store = self._state.store
         behind = store.end_of_queue(HALF_TOPIC, 0) - SPAN
-        # What is not flushed yet with SYNC_FLUSH cannot be read: a later round asks about it.
+        # With SYNC_FLUSH a message that is not flushed yet cannot be read: a later round asks.
         readable = store.confirmed_offset
         batch: list[HalfMessage] = []
-        for _ in range(min(LOOK_COUNT, len(self._places))):
-            half = self._halves.at(self._places.pop())
+        for _ in range(min(TURN_COUNT, len(self._remaining))):
+            half = self._halves.at(self._remaining.pop())
             if half is None or half.physical_offset >= readable:
                 continue
-            if half.queue_offset < behind or self._wants_look(rules, half, now_ms):
+            if half.queue_offset < behind or self._is_due(rules, half, now_ms):
                 batch.append(half)
                 if len(batch) == BATCH_COUNT:
                     break
@@ -142,38 +144,38 @@ class CheckBack:
             def read() -> list[Read]:
                 return [(half, _read(store.message_at, half)) for half in batch]
 
-            self._state.env.workers.submit(read, self._have_read)
-        elif self._places:
+            self._state.env.workers.submit(read, self._take_read)
+        elif self._remaining:
             asyncio.get_running_loop().call_soon(self._go_on)
 
-    def _wants_look(self, rules: CheckRules, half: HalfMessage, now_ms: int) -> bool:
+    def _is_due(self, rules: CheckRules, half: HalfMessage, now_ms: int) -> bool:
         return rules.is_abandoned(half, now_ms) or (
             rules.is_due(half, now_ms) and self._producer(half.group, is_next=False) is not None
         )
 
-    def _have_read(self, found: list[Read] | BaseException) -> None:
-        """Put back or give up what a worker read, then tell the producers."""
+    def _take_read(self, batch: list[Read] | BaseException) -> None:
+        """Put back or give up the half messages that a worker read, then ask the producers."""
         if self._is_stopped:
             return
-        if isinstance(found, BaseException):
-            log.error("half messages cannot be read: %s; the next round tries again", found)
-            self._places = []
+        if isinstance(batch, BaseException):
+            log.error("half messages cannot be read: %s; the next round tries again", batch)
+            self._remaining = []
             return
         try:
-            self._handle(found)
+            self._handle(batch)
         except StoreError as error:
             log.error("half messages cannot be put back: %s; the next round tries again", error)
-            self._places = []
+            self._remaining = []
             return
-        if self._places:
+        if self._remaining:
             asyncio.get_running_loop().call_soon(self._go_on)
         else:
             self._ops.move_on()
 
-    def _handle(self, found: list[Read]) -> None:
+    def _handle(self, batch: list[Read]) -> None:
         rules, now_ms = self._rules(), self._state.env.clock.now_ms()
         pushes: list[Push] = []
-        for half, message in found:
+        for half, message in batch:
             if self._halves.at(half.queue_offset) is not half:
                 continue
             if message is None:
@@ -196,14 +198,15 @@ class CheckBack:
         if self._state.config.flush_disk_type != "SYNC_FLUSH":
             self._push(pushes)
             return
-        # A producer may name the new place at once, and it is found only once it is flushed.
+        # A producer may end the transaction by its new queue offset at once, and an end finds a
+        # record only once it is flushed.
         end = self._state.store.max_physical_offset
         self._state.store.when_durable(end, lambda _: self._push(pushes))
 
     def put_back(
         self, half: HalfMessage, message: StoredMessage, now_ms: int, more_checks: int = 0
     ) -> Push:
-        """Give a half message a new place; the old one counts as ended."""
+        """Put a half message at the end of its queue; its old record counts as ended."""
         first = half.first_offset if half.first_offset >= 0 else half.queue_offset
         raw = message.raw_properties
         for name in (b"TRANSACTION_CHECK_TIMES", b"TRAN_PREPARED_QUEUE_OFFSET"):
@@ -220,7 +223,7 @@ class CheckBack:
         return newer, raw, message
 
     def _give_up(self, half: HalfMessage, message: StoredMessage, now_ms: int) -> None:
-        """Move a half message to where operators find it, and forget it."""
+        """Move a half message to the topic where operators find it, and forget it."""
         log.error(
             "transaction %s of group %s for topic %s is given up after %d checks and moved to %s",
             _text(message.raw_properties, b"UNIQ_KEY"),
@@ -245,7 +248,7 @@ class CheckBack:
     # -- producers ----------------------------------------------------------------------------
 
     def _push(self, pushes: list[Push]) -> None:
-        """Ask the producers; who has gone meanwhile is asked in the next round."""
+        """Ask the producers; a group that has none left is asked in the next round."""
         for half, raw, message in pushes:
             connection = self._producer(half.group)
             if connection is None or self._halves.at(half.queue_offset) is not half:
@@ -267,7 +270,7 @@ class CheckBack:
         self.at("check.pushed")
 
     def _producer(self, group: str, *, is_next: bool = True) -> ServerConnection | None:
-        """A live producer of a group, each in its turn; None when nobody is there."""
+        """Return a live producer of a group, each in its turn; None when there is none."""
         members = self._state.producers.get(group)
         if not members:
             return None
@@ -286,16 +289,16 @@ def _read(
     message_at: Callable[[int], memoryview | None], half: HalfMessage
 ) -> StoredMessage | None:
     try:
-        found = message_at(half.physical_offset)
-        return None if found is None else decode_message(found)
+        record = message_at(half.physical_offset)
+        return None if record is None else decode_message(record)
     except CometError:
         return None
 
 
 def _for_producer(half: HalfMessage, raw: bytes, message: StoredMessage) -> bytes:
-    """The half message as its producer knows it: real topic and queue, its newest place."""
+    """Return the record of a half message with its real topic and queue, and its newest offsets."""
     queue_id = find_property(raw, b"REAL_QID") or b"0"
-    there = msgspec.structs.replace(
+    shown = msgspec.structs.replace(
         message,
         topic=_text(raw, b"REAL_TOPIC") or message.topic,
         queue_id=int(queue_id) if queue_id.isdigit() else 0,
@@ -304,7 +307,7 @@ def _for_producer(half: HalfMessage, raw: bytes, message: StoredMessage) -> byte
         raw_properties=raw,
         _properties=None,
     )
-    return there.encode()
+    return shown.encode()
 
 
 def _text(raw: bytes, name: bytes) -> str | None:

@@ -1,15 +1,16 @@
-"""Open half messages of each topic, in the file where RocketMQ's broker keeps them.
+"""Writes how many half messages of each topic are open, as RocketMQ's broker does.
 
-Job: what ``config/transactionMetrics`` says and when it is to be written.  It must not count: the
-table of open half messages does, so that the figures are right after any crash, whatever the file
-said.
+The file is ``config/transactionMetrics``.
+
+The table of open half messages counts, not the file, so the figures are right after any crash,
+whatever the file said.
 
 One line of JSON, no suffix, with a ``.bak`` (``TransactionMetrics`` of RocketMQ 5.4)::
 
     {"dataVersion":{...},"transactionCount":{"T":{"count":2,"timeStamp":1690000000000}}}
 
-`timeStamp` is the last change of the count that was written, in ms.  A topic whose count has sunk
-to 0 stays until it is deleted.
+`timeStamp` says when the written count last changed, in ms.  A topic whose count is 0 again stays
+until it is deleted.
 """
 
 from __future__ import annotations
@@ -29,22 +30,20 @@ TRANSACTION_COUNT: Final = "transactionCount"
 class TransactionCounts:
     """The transaction counts of one broker."""
 
-    __slots__ = ("_halves", "_is_known", "_now_ms", "_start", "_written")
-
     def __init__(
         self,
         halves: OpenHalves,
         loaded: CountsFile | None,
         now_ms: Callable[[], int],
-        is_known: Callable[[str], bool],
+        has_topic: Callable[[str], bool],
     ) -> None:
-        """`is_known` says whether a topic still exists."""
+        """`has_topic` says whether a topic still exists."""
         self._halves = halves
         self._now_ms = now_ms
-        self._is_known = is_known
+        self._has_topic = has_topic
         self._written = {} if loaded is None else dict(loaded.counts)
         self._start = DataVersion() if loaded is None else loaded.version
-        # Recovery counted what was ended as well.
+        # After the recovery, topics without open transactions have a count of 0.
         halves.counts = {topic: count for topic, count in halves.counts.items() if count}
         halves.changes = 0 if self._is_as_written() else 1
 
@@ -55,20 +54,20 @@ class TransactionCounts:
 
     @property
     def revision(self) -> int:
-        """Moves with every half message that is put or ended; 0 while the file is right."""
+        """Counts the half messages that were put or ended; 0 while the file is right."""
         return self._halves.changes
 
     def snapshot(self) -> Callable[[], bytes]:
-        """Take the figures of now; the result encodes them."""
+        """Take the present counts; the result encodes them."""
         now_ms, open_counts = self._now_ms(), self._halves.counts
-        taken: dict[str, tuple[int, int]] = {}
+        entries: dict[str, tuple[int, int]] = {}
         for topic in sorted(open_counts.keys() | self._written.keys()):
             count = open_counts.get(topic, 0)
             before = self._written.get(topic)
-            if count or self._is_known(topic):
-                taken[topic] = before if before and before[0] == count else (count, now_ms)
-        self._written = taken
+            if count or self._has_topic(topic):
+                entries[topic] = before if before and before[0] == count else (count, now_ms)
+        self._written = entries
         version = DataVersion(
             now_ms, self._start.counter + self._halves.changes, self._start.state_version
         )
-        return lambda: encode_counts(TRANSACTION_COUNT, taken, version)
+        return lambda: encode_counts(TRANSACTION_COUNT, entries, version)

@@ -1,7 +1,7 @@
 """Half messages: they wait in RMQ_SYS_TRANS_HALF_TOPIC for the end of their transaction.
 
-REAL_TOPIC and REAL_QID are the last properties of a half message, so that what its commit stores is
-what stands before them.
+REAL_TOPIC and REAL_QID are the last properties of a half message: its commit stores the properties
+before them.
 """
 
 from __future__ import annotations
@@ -10,9 +10,17 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from cometmq.broker.base.state import BrokerState, Refusal
-from cometmq.broker.send.kinds import CHECK_BYTES_MAX, Destination, Prepared, Send, SendKind, Shape
+from cometmq.broker.send.kinds import (
+    CHECK_BYTES_MAX,
+    Destination,
+    Prepared,
+    Send,
+    SendKind,
+    Shape,
+    real_entries,
+)
 from cometmq.codec.properties import PROPERTIES_BYTES_MAX, find_property
-from cometmq.core.transaction.open_transactions import HalfMessage, KeptHalf, immunity_s
+from cometmq.core.transaction.open_transactions import CommitContent, HalfMessage, immunity_s
 from cometmq.errors import ResponseCode
 from cometmq.model import properties as prop
 from cometmq.model.names import HALF_TOPIC
@@ -26,7 +34,7 @@ _IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 
 
 class HalfDetail(NamedTuple):
-    """What the half messages of one producer have in common."""
+    """The settings that half messages of one shape share."""
 
     group: str
     """The producer group that is asked for the outcome."""
@@ -52,7 +60,7 @@ class HalfKind(SendKind):
         return not self._state.config.reject_transaction_message
 
     def parse(self, value: str, text: str) -> HalfDetail | None:
-        """Return group and immunity, when nothing else about it is special."""
+        """Return group and immunity; None when the properties need the checks."""
         if value != "true" or any(name in text for name in _SPECIAL):
             return None
         try:
@@ -68,7 +76,7 @@ class HalfKind(SendKind):
     def check(self, header: SendMessageHeader, target: Destination, now_ms: int) -> None:
         """Make a message with TRAN_MSG=true a half message.
 
-        On a delayed retry that property is only a leftover (trap T29).
+        A delayed retry has that property from its first delivery and is no half message.
 
         Raises:
             Refusal: half messages are rejected, or this one is not complete.
@@ -104,8 +112,8 @@ class HalfKind(SendKind):
     def prepare(
         self, topic: str, queue_id: int, shape: Shape, uniq_key: str, now_ms: int
     ) -> Prepared:
-        """Every half message goes into one queue."""
-        added = f"__transactionId__\x01{uniq_key}\x02".encode() + _real(topic, queue_id)
+        """Put the message into the half queue; there is one."""
+        added = f"__transactionId__\x01{uniq_key}\x02".encode() + real_entries(topic, queue_id)
         return HALF_TOPIC, 0, shape.tags_code, added
 
     def stored(
@@ -114,11 +122,11 @@ class HalfKind(SendKind):
         """Hand half messages to the transactions, with what their commits store."""
         for send, result in zip(sends, results, strict=False):
             detail: HalfDetail = send.shape.detail
-            real = _real(send.real_topic, send.real_queue_id)
-            kept = None
-            # A producer may have set the two names itself: then they stand elsewhere.
+            real = real_entries(send.real_topic, send.real_queue_id)
+            commit = None
+            # A producer may have set the two names itself: then they are not at the end.
             if send.properties.endswith(real) and send.index_keys is not None:
-                kept = KeptHalf(
+                commit = CommitContent(
                     send.real_queue_id,
                     send.body,
                     send.properties[: -len(real)],
@@ -140,11 +148,6 @@ class HalfKind(SendKind):
                     detail.has_immunity,
                     -1,
                     send.real_topic,
-                    kept,
+                    commit,
                 )
             )
-
-
-def _real(topic: str, queue_id: int) -> bytes:
-    """Where the message goes when it is committed."""
-    return f"REAL_TOPIC\x01{topic}\x02REAL_QID\x01{queue_id}\x02".encode()

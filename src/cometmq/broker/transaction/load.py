@@ -1,16 +1,17 @@
-"""Finds out at a start which transactions are open, from what the store holds.
+"""Finds out at a start which transactions are open, by reading the store.
 
-Job: read half messages and op messages from where their group stands, and the log's end for
-committed messages whose op message was not written any more.  It must not write.
+It reads half messages and op messages from the offsets of their group on, and the end of the log
+for committed messages whose op message was not written before a crash.  It writes nothing.
 
 Half messages lie in queue 0 of ``RMQ_SYS_TRANS_HALF_TOPIC``, op messages, which name ended ones, in
 queue 0 of ``RMQ_SYS_TRANS_OP_HALF_TOPIC``; the offsets of group ``CID_RMQ_SYS_TRANS`` say from
-where on they matter (docs/internals/delivery.md#half-messages).
+where on to read both (docs/internals/delivery.md#half-messages).
 
-Op messages are written some seconds after what they name, so a crash loses some.  A committed
-message names its half message itself, in PREPARED_TX_OFFSET, and so does one that was given up.
-This broker writes all it knows with each op message: what none names is behind the last one in
-the log.  A few op messages more are allowed for a Java broker, whose batches overlap.
+An op message is written some seconds after the ends that it names, so a crash loses some.  A
+committed message itself names its half message, in PREPARED_TX_OFFSET, and so does one that was
+given up.  Each op message of this broker names every end before it, so the ends that no op message
+names lie behind the last op message in the log.  The search begins a few op messages earlier for a
+Java broker, whose batches overlap.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ __all__ = ["TRANSACTION_GROUP", "LoadedTransactions", "load_transactions"]
 log = logging.getLogger("cometmq.broker")
 
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
-"""TransactionalMessageUtil.buildConsumerGroup: whose offsets tell how far the check has come."""
+"""Its offsets say how far the check-back has come (TransactionalMessageUtil.buildConsumerGroup)."""
 _READ_COUNT: Final = 1024
 _READ_BYTES: Final = 1 << 22
 _OP_SLACK: Final = 4
@@ -56,21 +57,21 @@ _OP_SLACK: Final = 4
 
 
 class LoadedTransactions(msgspec.Struct):
-    """What was found."""
+    """The transactions of a store at the start."""
 
     halves: OpenHalves
     half_next: int
-    """Offset of the group in the half queue."""
+    """Consumer offset of the group in the half queue."""
     op_next: int
-    """Offset of the group in the op queue."""
+    """Consumer offset of the group in the op queue."""
     ops: deque[tuple[int, int]]
-    """Queue offset and highest named half offset of each op message from `op_next` on."""
-    found_ended: list[int]
-    """Places of half messages that are ended without an op message that says so."""
+    """Of each op message from `op_next` on: its queue offset, and the highest offset it names."""
+    unnamed_ended: list[int]
+    """Queue offsets of half messages that are ended though no op message names them."""
 
 
 def load_transactions(store: MessageStore, offsets: ConsumerOffsetTable) -> LoadedTransactions:
-    """Read everything from where the group stands.  Blocks; before the broker serves."""
+    """Read everything from the offsets of the group on.  Blocks; before the broker serves."""
     half_next = _position(store, offsets, HALF_TOPIC)
     op_next = _position(store, offsets, OP_HALF_TOPIC)
     ops: deque[tuple[int, int]] = deque()
@@ -91,7 +92,7 @@ def load_transactions(store: MessageStore, offsets: ConsumerOffsetTable) -> Load
 
 
 def _position(store: MessageStore, offsets: ConsumerOffsetTable, topic: str) -> int:
-    """Where the group goes on, within what is there."""
+    """Return the consumer offset of the group, bounded to the messages that the queue has."""
     stored = offsets.query(TRANSACTION_GROUP, topic, 0)
     low, high = store.min_queue_offset(topic, 0), store.max_queue_offset(topic, 0)
     if stored is not None and not low <= stored <= high:
@@ -108,7 +109,7 @@ def _position(store: MessageStore, offsets: ConsumerOffsetTable, topic: str) -> 
 
 
 def _take_halves(store: MessageStore, loaded: LoadedTransactions, ended: set[int]) -> None:
-    """Fill the table; what was put back takes the place of what it was before."""
+    """Fill the table; a half message that was put back replaces its earlier record."""
     halves = loaded.halves
     newest: dict[int, HalfMessage] = {}
     by_id: dict[bytes, HalfMessage] = {}
@@ -120,32 +121,33 @@ def _take_halves(store: MessageStore, loaded: LoadedTransactions, ended: set[int
         uniq_key = find_property(raw, b"UNIQ_KEY") or b""
         earlier = newest.get(half.first_offset)
         if earlier is None and half.check_count:
-            # Java does not say which one it put back; it has the same id and fewer checks.
-            known = by_id.get(uniq_key)
-            if known is not None and known.check_count < half.check_count:
-                earlier = known
+            # A Java broker does not say which record it put back.  That one has the same id and
+            # fewer checks.
+            same_id = by_id.get(uniq_key)
+            if same_id is not None and same_id.check_count < half.check_count:
+                earlier = same_id
         if half.queue_offset not in ended:
             if earlier is not None:
                 halves.replace(earlier, half)
                 if earlier.queue_offset not in ended:
-                    loaded.found_ended.append(earlier.queue_offset)
+                    loaded.unnamed_ended.append(earlier.queue_offset)
             else:
                 halves.add(half)
                 if half.first_offset >= 0:
-                    # Its first place is no longer read, and its producer may still name it.
+                    # The first record lies before what is read, and the producer may still name it.
                     halves.add_earlier_offset(half, half.first_offset)
         elif earlier is not None and halves.at(earlier.queue_offset) is not None:
-            # Ended at its newer place before the op message for the older one was written.
+            # It was ended at its newer offset before an op message named the older one.
             halves.remove(earlier)
-            loaded.found_ended.append(earlier.queue_offset)
+            loaded.unnamed_ended.append(earlier.queue_offset)
         newest[half.first_offset if half.first_offset >= 0 else half.queue_offset] = half
         if uniq_key:
             by_id[uniq_key] = half
 
 
 def _drop_settled(store: MessageStore, loaded: LoadedTransactions, begin: int) -> None:
-    """Take out what a committed or given-up message in the log's end names."""
-    by_place = {
+    """Take out each half message that a committed or given-up message at the log's end names."""
+    by_physical_offset = {
         half.physical_offset: half
         for queue_offset in loaded.halves.offsets()
         if (half := loaded.halves.at(queue_offset)) is not None
@@ -167,16 +169,16 @@ def _drop_settled(store: MessageStore, loaded: LoadedTransactions, begin: int) -
                 error,
             )
             return
-        half = by_place.get(header.prepared_transaction_offset)
+        half = by_physical_offset.get(header.prepared_transaction_offset)
         if half is not None and _settles(header, record):
-            del by_place[half.physical_offset]
+            del by_physical_offset[half.physical_offset]
             loaded.halves.remove(half)
-            loaded.found_ended.append(half.queue_offset)
+            loaded.unnamed_ended.append(half.queue_offset)
         physical_offset += header.total_size
 
 
 def _settles(header: RecordHeader, record: memoryview) -> bool:
-    """Whether a record that names a half message, or the offset 0, is what became of it."""
+    """Whether a record that names a half message, or the offset 0, commits it or gives it up."""
     if header.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT:
         return True
     is_named = header.prepared_transaction_offset > 0

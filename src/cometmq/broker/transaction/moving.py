@@ -1,10 +1,10 @@
-"""Half messages whose log file is to go: they are put back at the end of the half queue.
+"""Puts half messages back at the end of the half queue, so that their log file can go.
 
-Each open transaction whose newest record lies below a physical offset gets a new record, as in a
-check, but no check is counted.
+Each open transaction whose newest record lies below a physical offset gets a new record.  It is as
+in a check-back, but no check is counted.
 
-The new record names its first place, by which a recovery takes both for one transaction, and an op
-message ends the old one for a Java broker.
+The new record names the first queue offset of the half message, so a recovery takes both records
+for one transaction.  An op message ends the old record for a Java broker.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["PendingHalves"]
 
 
-class _Unit(NamedTuple):
-    place: int
+class _HalfRecord(NamedTuple):
+    """The newest record of an open transaction."""
+
+    physical_offset: int
     size: int
     half: HalfMessage
 
@@ -34,7 +36,7 @@ class _Unit(NamedTuple):
 class PendingHalves:
     """The open transactions of a broker as retention sees them."""
 
-    what = "half messages"
+    plural = "half messages"
 
     def __init__(
         self, state: BrokerState, halves: OpenHalves, ops: OpWriter, check: CheckBack
@@ -49,7 +51,7 @@ class PendingHalves:
         return bool(self._state.store.end_of_queue(HALF_TOPIC, 0))
 
     def find(self, end: int) -> Callable[[], PendingMessages]:
-        """The table is in order of place, so the first ones are it."""
+        """Prepare the search: the table is in log order, so the first half messages are meant."""
         store = self._state.store
         halves: list[HalfMessage] = []
         for queue_offset in self._halves.offsets():
@@ -58,33 +60,33 @@ class PendingHalves:
                 break
             halves.append(half)
 
-        def look() -> PendingMessages:
-            found = [
-                _Unit(half.physical_offset, unit.size, half)
+        def search() -> PendingMessages:
+            records = [
+                _HalfRecord(half.physical_offset, unit.size, half)
                 for half in halves
                 for unit in store.units(HALF_TOPIC, 0, half.queue_offset, 1)
             ]
             return PendingMessages(
-                len(found),
-                sum(unit.size for unit in found),
-                lambda start, stop: found[start:stop],
-                # Not flushed yet with SYNC_FLUSH, so not to be read.
-                len(halves) - len(found),
+                len(records),
+                sum(record.size for record in records),
+                lambda start, stop: records[start:stop],
+                # With SYNC_FLUSH a half message that is not flushed yet cannot be read.
+                len(halves) - len(records),
             )
 
-        return look
+        return search
 
     def prepare(self, _: int) -> Callable[[], None]:
-        """Nothing: a record says itself what it was before."""
+        """Prepare nothing: a new record itself says which half message it is."""
         return lambda: None
 
     def append(self, units: Sequence[ReadUnit]) -> int:
-        """Put the new records, and an op message that ends the old ones."""
+        """Put a new record for each half message, and an op message that ends the old ones."""
         now_ms = self._state.env.clock.now_ms()
         for unit, message in units:
             half: HalfMessage = unit.half
             if message is None or self._halves.at(half.queue_offset) is not half:
-                # Settled, or put back by a check meanwhile.
+                # It was ended, or a check-back has put it back.
                 continue
             self._check.put_back(half, message, now_ms)
             self._state.store.mover.at("retention.put")

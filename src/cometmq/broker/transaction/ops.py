@@ -1,15 +1,15 @@
-"""Op messages: the broker's memory of ended half messages, and how far the transaction group is.
+"""Op messages: records that name ended half messages, and the offsets of the transaction group.
 
-Job: gather the places of ended half messages, write them in RocketMQ's format, and move the offsets
-of ``CID_RMQ_SYS_TRANS`` in the half queue and the op queue behind what is done *and* durable.  It
-must not decide what ends a transaction.
+The writer gathers the queue offsets of ended half messages and writes them in RocketMQ's format.
+It moves the offsets of ``CID_RMQ_SYS_TRANS`` in the half queue and the op queue behind everything
+that is ended *and* durable.
 
-One op message holds everything gathered, so nothing that ended before an op message lacks one:
-recovery looks only behind the last (`transaction_load`).
+One op message names everything gathered, so an op message names every end before it: recovery
+searches only behind the last one (`load`).
 
 Durable when (process death / power cut):
     op message       it was put / with the log's next flush
-    group's offsets  as every group's, and never beyond what the log holds on stable storage
+    group's offsets  as every group's, and never beyond what the log has on stable storage
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from cometmq.codec.java_hash import tags_code
 from cometmq.core.transaction.open_transactions import OP_TAG, OpenHalves, encode_op_body
 from cometmq.errors import StoreError
 from cometmq.model.names import HALF_TOPIC, OP_HALF_TOPIC
+from cometmq.model.offsets import ConsumerOffset
 
 __all__ = ["OpWriter"]
 
@@ -37,29 +38,13 @@ _PROPERTIES: Final = f"TAGS\x01{OP_TAG}\x02".encode()
 _TAGS_CODE: Final = tags_code(OP_TAG)
 _INDEX_KEYS: Final = (None, None, OP_TAG)
 _SEARCH_BYTES: Final = 64 << 20
-"""Write an op message that names nothing when the log has grown so much since the last one and
-transactions are open: it bounds what recovery reads."""
+"""While transactions are open, an op message is written whenever the log has grown by so much, even
+one that names nothing: it bounds what recovery reads."""
 _BODY_BYTES_MAX: Final = 1 << 20
 
 
 class OpWriter:
-    """Gathers, writes and moves on; all on the loop."""
-
-    __slots__ = (
-        "_advances",
-        "_gathered",
-        "_gathered_bytes",
-        "_halves",
-        "_is_stopped",
-        "_last_op_end",
-        "_ops",
-        "_state",
-        "_timer",
-        "_waiting",
-        "at",
-        "half_next",
-        "op_next",
-    )
+    """Writes the op messages of one broker, and moves the group's offsets on."""
 
     def __init__(self, state: BrokerState, loaded: LoadedTransactions) -> None:
         self._state = state
@@ -75,8 +60,8 @@ class OpWriter:
         self.half_next = loaded.half_next
         self.op_next = loaded.op_next
         self.at: Callable[[str], None] = lambda name: None
-        """Told each named step; tests end the process there."""
-        for queue_offset in loaded.found_ended:
+        """Set by `TransactionService.at`."""
+        for queue_offset in loaded.unnamed_ended:
             self._gather(queue_offset)
 
     @property
@@ -85,12 +70,12 @@ class OpWriter:
         return len(self._gathered)
 
     def start(self) -> None:
-        """Write what the start found, soon."""
+        """Have the ends written soon that no op message named at the start."""
         if self._gathered:
             self._arm(self._state.config.transaction_op_batch_interval)
 
     def stop(self) -> None:
-        """Write what is gathered.  Messages are no longer taken after this."""
+        """Write what is gathered.  The broker takes no messages after this."""
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -98,14 +83,14 @@ class OpWriter:
         self._write()
 
     def ended(self, queue_offset: int) -> None:
-        """Note the place of a half message that is ended; it is written within the interval."""
+        """Note the queue offset of an ended half message; it is written within the interval."""
         self.ended_together((queue_offset,))
 
     def ended_together(self, queue_offsets: Sequence[int]) -> None:
-        """As `ended` for each; no op message comes between them.
+        """Note several ended half messages; one op message names all of them.
 
-        Their commits lie in the log already, and recovery looks for commits behind the last op
-        message only: one that names some of them must not lie behind the others' commits.
+        Their commits lie in the log already, and recovery searches for commits behind the last op
+        message only.  So an op message that named some of them would hide the others.
         """
         for queue_offset in queue_offsets:
             self._gather(queue_offset)
@@ -115,7 +100,10 @@ class OpWriter:
             self._arm(self._state.config.transaction_op_batch_interval)
 
     def when_written(self, callback: Callable[[int], None]) -> None:
-        """Write at the end of this turn of the loop; call back with the log's end, -1 in vain."""
+        """Write at the end of this turn of the loop; call back with the log's end.
+
+        The end is -1 where the store did not take the op message.
+        """
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self.flush)
         self._waiting.append(callback)
@@ -135,7 +123,7 @@ class OpWriter:
             self._put([])
 
     def move_on(self) -> None:
-        """Move the group's offsets behind everything that is done and durable."""
+        """Move the group's offsets behind everything that is ended and durable."""
         store = self._state.store
         first = self._halves.first()
         half_next = store.end_of_queue(HALF_TOPIC, 0) if first is None else first.queue_offset
@@ -146,29 +134,29 @@ class OpWriter:
             moved = self._advances.popleft()[0]
         if moved != self.half_next:
             self.half_next = moved
-            self._commit(HALF_TOPIC, moved)
+            self._commit(HALF_TOPIC, ConsumerOffset(moved))
             self.at("offset.half")
         op_next = self.op_next
         while self._ops and self._ops[0][1] < moved:
             op_next = self._ops.popleft()[0] + 1
         if op_next != self.op_next:
             self.op_next = op_next
-            self._commit(OP_HALF_TOPIC, op_next)
+            self._commit(OP_HALF_TOPIC, ConsumerOffset(op_next))
             self.at("offset.op")
         if self._advances and self._timer is None and not self._is_stopped:
-            # What is done is not durable yet: look again.
+            # Some of it is not durable yet: try again later.
             self._arm(self._state.config.transaction_op_batch_interval)
 
-    def _commit(self, topic: str, queue_offset: int) -> None:
+    def _commit(self, topic: str, consumer_offset: ConsumerOffset) -> None:
         now_ms = self._state.env.clock.now_ms()
-        self._state.offsets.commit(TRANSACTION_GROUP, topic, 0, queue_offset, now_ms)
+        self._state.offsets.commit(TRANSACTION_GROUP, topic, 0, consumer_offset, now_ms)
 
     def _gather(self, queue_offset: int) -> None:
         self._gathered.append(queue_offset)
         self._gathered_bytes += len(str(queue_offset)) + 1
 
     def _write(self) -> int:
-        """Put one op message with everything gathered; the log's end, or -1 in vain."""
+        """Put one op message with everything gathered; return the log's end, -1 on failure."""
         if not self._gathered:
             return self._state.store.max_physical_offset
         self.at("op.before")
@@ -193,7 +181,7 @@ class OpWriter:
                 born_host=state.host,
                 tags_code=_TAGS_CODE,
                 store_ms=now_ms,
-                # As Java's broker, and as recovery does when it reads the record again.
+                # Java's broker indexes it so, and so does recovery when it reads the record again.
                 index_keys=_INDEX_KEYS,
             )
         except StoreError as error:
@@ -204,7 +192,7 @@ class OpWriter:
         return result.end_offset
 
     def is_refusing(self) -> bool:
-        """Whether so much waits for a store that takes nothing that no more may be ended."""
+        """Whether no transaction may be ended, since too many ends wait for a full store."""
         return self._gathered_bytes > _BODY_BYTES_MAX
 
     def _arm(self, wait_ms: int) -> None:

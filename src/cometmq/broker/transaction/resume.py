@@ -1,15 +1,15 @@
 """RESUME_CHECK_HALF_MESSAGE: a transaction that was given up is asked about again.
 
-Job: put a message of ``TRANS_CHECK_MAX_TIME_TOPIC`` back among the half messages, without the
-checks it has had, for tools (``MQAdminExt.resumeCheckHalfMessage``).  It must not decide its
-outcome: its producers do, when they are asked.
+A tool (``MQAdminExt.resumeCheckHalfMessage``) names a message of ``TRANS_CHECK_MAX_TIME_TOPIC``.
+The broker puts it back among the half messages, as one that was never asked about.  Its producers
+decide the outcome when they are asked.
 
-A half message that was resumed has a record in the half queue behind the one it was resumed from,
-with the same UNIQ_KEY: the index finds it, also after a restart.  So each is resumed once.  Without
-an index (``messageIndexEnable=false``) only those of this life are known.
+Each message is resumed once.  A resumed half message has a newer record in the half queue with the
+same UNIQ_KEY, which the index finds, also after a restart.  Without an index
+(``messageIndexEnable=false``) the broker knows only what it resumed since its start.
 
-Source: ``AdminBrokerProcessor.resumeCheckHalfMessage`` of RocketMQ 5.4, which takes any message and
-takes it as often as it is told to.
+Source: ``AdminBrokerProcessor.resumeCheckHalfMessage`` of RocketMQ 5.4, which takes any message, as
+often as it is asked to.
 """
 
 from __future__ import annotations
@@ -34,17 +34,15 @@ from cometmq.wire.header.admin import ResumeCheckHeader
 __all__ = ["ResumeProcessor"]
 
 _REMEMBERED: Final = 10_000
-"""So many resumed messages are remembered without the index, until the broker stops."""
-_LOOKED_AT: Final = 64
-"""Newest records of the half queue with this key that are looked at."""
+"""Resumed messages that are remembered without the index, until the broker stops."""
+_NEWEST_COUNT: Final = 64
+"""Records of the half queue with a message's key that are read, from the newest on."""
 _HOUR_MS: Final = 3_600_000
 Added = Callable[[PutResult, int, bytes], None]
 
 
 class ResumeProcessor:
-    """The processor of code 323; `added` is told of what is open again."""
-
-    __slots__ = ("_added", "_resumed", "_state")
+    """The processor of code 323; `added` is called with each half message that is open again."""
 
     def __init__(self, state: BrokerState, added: Added) -> None:
         self._state = state
@@ -54,12 +52,12 @@ class ResumeProcessor:
     def resume(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> None:
         """Serve RESUME_CHECK_HALF_MESSAGE (323)."""
         header = ResumeCheckHeader.from_command(request)
-        _, place = decode_offset_message_id(header.msg_id)
+        _, physical_offset = decode_offset_message_id(header.msg_id)
         store = self._state.store
 
         def read() -> StoredMessage | None:
-            found = store.message_at(place)
-            return None if found is None else decode_message(found)
+            record = store.message_at(physical_offset)
+            return None if record is None else decode_message(record)
 
         def finish(message: StoredMessage | None) -> bytes | None:
             refusal = self._refusal(message, now_ms)
@@ -69,13 +67,13 @@ class ResumeProcessor:
                 self._state,
                 request,
                 connection,
-                self._newer(message),
+                self._search_newer(message),
                 lambda is_resumed: put_back(message, is_resumed=is_resumed),
             )
             return None
 
         def put_back(message: StoredMessage, *, is_resumed: bool) -> bytes | None:
-            # Another request may have been faster while the worker looked.
+            # Another request may have resumed it while the worker searched.
             if is_resumed or message.physical_offset in self._resumed:
                 return refused("that was done already")
             try:
@@ -94,29 +92,29 @@ class ResumeProcessor:
 
         in_worker(self._state, request, connection, read, finish)
 
-    def _newer(self, message: StoredMessage) -> Callable[[], bool]:
-        """On the loop; the result, for a worker, says whether it has a newer half message."""
+    def _search_newer(self, message: StoredMessage) -> Callable[[], bool]:
+        """On the loop; a worker calls the result, which says whether there is a newer record."""
         store = self._state.store
         uniq_key = message.properties.get(prop.UNIQ_KEY)
         if uniq_key is None or not store.config.is_index_enabled:
             return lambda: False
-        # An entry knows whole seconds only.
+        # An index entry has whole seconds only.
         begin_ms = message.store_timestamp_ms - 1000
-        look_up = store.prepare_query_index(HALF_TOPIC, uniq_key, _LOOKED_AT, begin_ms)
+        look_up = store.prepare_query_index(HALF_TOPIC, uniq_key, _NEWEST_COUNT, begin_ms)
 
-        def look() -> bool:
-            for place in look_up().physical_offsets:
-                found = store.message_at(place) if place > message.physical_offset else None
-                half = None if found is None else decode_message(found)
+        def search() -> bool:
+            for offset in look_up().physical_offsets:
+                record = store.message_at(offset) if offset > message.physical_offset else None
+                half = None if record is None else decode_message(record)
                 # Another key may have the same hash.
                 if half is not None and half.properties.get(prop.UNIQ_KEY) == uniq_key:
                     return True
             return False
 
-        return look
+        return search
 
     def _refusal(self, message: StoredMessage | None, now_ms: int) -> str | None:
-        """Why a message is not put back."""
+        """Return why a message is not put back; None when it is."""
         if message is None:
             return "no message is there; look it up with cometmq store or mqadmin queryMsgById"
         if message.topic != TRANS_CHECK_MAX_TIME_TOPIC:
@@ -124,12 +122,12 @@ class ResumeProcessor:
                 f"it is a message of topic {message.topic}; only those that were given up, in"
                 f" {TRANS_CHECK_MAX_TIME_TOPIC}, can be resumed"
             )
-        kept_ms = self._state.config.file_reserved_time * _HOUR_MS
+        reserved_ms = self._state.config.file_reserved_time * _HOUR_MS
         age_ms = now_ms - message.born_timestamp_ms
-        if age_ms > kept_ms:
+        if age_ms > reserved_ms:
             return (
                 f"it is {age_ms // _HOUR_MS} hours old, and what is older than"
-                f" {kept_ms // _HOUR_MS} (fileReservedTime) is given up at once"
+                f" {reserved_ms // _HOUR_MS} (fileReservedTime) is given up at once"
             )
         return None
 

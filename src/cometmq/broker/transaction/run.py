@@ -1,11 +1,10 @@
-"""END_TRANSACTION requests that arrive together: their commits in one step.
+"""Serves END_TRANSACTION requests that arrive together: their commits are stored with one call.
 
-Commits of open half messages at the front of a run are stored with one call and answered together.
-A rollback, an end that is repeated, and anything special or wrong ends the run: it is served alone
-(`service`), with every check.
+The commits at the front of a run are stored and answered together.  A rollback, a repeated end, and
+any end that is special or wrong ends the run: `service` serves it alone, with every check.
 
-Durable when they are answered, as a single one: all of them are put / with SYNC_FLUSH flushed, as
-they are answered when the last is.
+Durable when they are answered, as a single end: all commits are put / flushed with SYNC_FLUSH,
+since they are answered when the last one is.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from cometmq.wire.header.fast_decode import EndCommand
 from cometmq.wire.header.fast_encode import json_frame_head
 
 if TYPE_CHECKING:
-    from cometmq.core.transaction.open_transactions import HalfMessage, KeptHalf, OpenHalves
+    from cometmq.core.transaction.open_transactions import CommitContent, HalfMessage, OpenHalves
     from cometmq.net.server import ServerConnection
     from cometmq.wire.header.headers import EndTransactionHeader
 
-__all__ = ["RUN_ENDS_MAX", "EndRuns", "commit_item", "names_kept", "read_halves"]
+__all__ = ["RUN_ENDS_MAX", "EndRuns", "commit_item", "names_cached", "read_halves"]
 
 RUN_ENDS_MAX: Final = 512
 """More ends of one read are several runs, so that what a run gathers stays small."""
@@ -39,22 +38,20 @@ _CHARS_MAX: Final = len(str(-(2**31)))
 class EndRuns:
     """Serves the runs of one broker."""
 
-    __slots__ = ("_committed", "_frame", "_halves", "_is_refusing", "_is_sync_flush", "_made_by",
-                 "_state")  # fmt: skip
-
     def __init__(
         self,
         state: BrokerState,
         halves: OpenHalves,
-        made_by: Callable[[EndTransactionHeader, StoredMessage], KeptHalf | None],
+        checked_commit: Callable[[EndTransactionHeader, StoredMessage], CommitContent | None],
         is_refusing: Callable[[], bool],
         committed: Callable[[Sequence[HalfMessage]], None],
     ) -> None:
-        """`made_by` checks an end by the record it means and gives what its commit stores, if it
-        may; `committed` is told of half messages whose commits were put."""
+        """`checked_commit` checks an end by the record it names, and returns what its commit
+        stores, None when it is refused; `committed` is called with half messages whose commits
+        were put."""
         self._state = state
         self._halves = halves
-        self._made_by = made_by
+        self._checked_commit = checked_commit
         self._is_refusing = is_refusing
         self._committed = committed
         self._is_sync_flush = state.config.flush_disk_type == "SYNC_FLUSH"
@@ -63,7 +60,7 @@ class EndRuns:
     def serve(
         self, commands: Sequence[Any], start: int, connection: ServerConnection, now_ms: int
     ) -> tuple[int, bytes]:
-        """Commit from `start` on; the place of the first that was not committed, the answers."""
+        """Commit from `start` on; return the number of the first other request, and the answers."""
         if self._is_refusing():
             return start, b""
         ended, items, host = self._gather(commands, start)
@@ -72,27 +69,27 @@ class EndRuns:
         try:
             results = self._state.store.append(items, born_host=host, store_ms=now_ms)
         except StoreError:
-            # The single way says why.
+            # Served alone, each end is answered with the reason.
             return start, b""
         end = start + len(results)
         self._committed(ended[: len(results)])
-        asked = [one for one in commands[start:end] if not one.flag & FLAG_ONEWAY]
+        asked = [request for request in commands[start:end] if not request.flag & FLAG_ONEWAY]
         if asked and self._is_sync_flush:
-            self._park(asked, connection)
+            self._answer_durable(asked, connection)
             return end, b""
         return end, self._answers(asked)
 
     def _gather(
         self, commands: Sequence[Any], start: int
     ) -> tuple[list[HalfMessage], list[PutItem], bytes]:
-        """Half messages to be committed, what is put for each, and where all of them came from."""
+        """Return the half messages to commit, what is put for each, and the host of all of them."""
         open_at = self._halves.at
         ended: dict[int, HalfMessage] = {}
         items: list[PutItem] = []
         host = b""
         read: dict[int, StoredMessage] = {}
-        for place in range(start, min(start + RUN_ENDS_MAX, len(commands))):
-            request = commands[place]
+        for number in range(start, min(start + RUN_ENDS_MAX, len(commands))):
+            request = commands[number]
             if type(request) is not EndCommand or request.flag & FLAG_RESPONSE:
                 break
             header = request.ext
@@ -105,29 +102,29 @@ class EndRuns:
                 or queue_offset in ended
             ):
                 break
-            made = half.cached
-            if made is not None and not names_kept(header, half, made):
+            commit = half.cached
+            if commit is not None and not names_cached(header, half, commit):
                 break
-            if made is None:
+            if commit is None:
                 if queue_offset not in read:
-                    read = read_halves(self._state, queue_offset, _in_a_row(commands, place))
+                    read = read_halves(self._state, queue_offset, _in_a_row(commands, number))
                 message = read.get(queue_offset)
-                made = None if message is None else self._made_by(header, message)
-                if made is None:
+                commit = None if message is None else self._checked_commit(header, message)
+                if commit is None:
                     break
-            if items and made.born_host != host:
+            if items and commit.born_host != host:
                 break
-            host = made.born_host
+            host = commit.born_host
             ended[queue_offset] = half
-            items.append(commit_item(half, made))
+            items.append(commit_item(half, commit))
         return list(ended.values()), items, host
 
     def _answers(self, asked: Sequence[EndCommand]) -> bytes:
         frame = self._frame
         return "".join([frame(request.opaque) for request in asked]).encode("latin-1")
 
-    def _park(self, asked: Sequence[EndCommand], connection: ServerConnection) -> None:
-        """Answer all of them when the last one is durable."""
+    def _answer_durable(self, asked: Sequence[EndCommand], connection: ServerConnection) -> None:
+        """Answer all ends when the last commit is durable."""
 
         def settle(is_durable: bool) -> None:
             if is_durable:
@@ -140,38 +137,41 @@ class EndRuns:
         store.when_durable(store.max_physical_offset, settle)
 
 
-def commit_item(half: HalfMessage, made: KeptHalf) -> PutItem:
-    """The message that the commit of a half message stores."""
+def commit_item(half: HalfMessage, commit: CommitContent) -> PutItem:
+    """Return the message that the commit of a half message stores."""
     return PutItem(
         half.topic,
-        made.queue_id,
-        made.body,
-        made.raw,
-        made.flag,
-        made.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
+        commit.queue_id,
+        commit.body,
+        commit.raw,
+        commit.flag,
+        commit.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
         half.born_ms,
-        made.tags_code,
-        made.index_keys,
-        made.reconsume_times,
+        commit.tags_code,
+        commit.index_keys,
+        commit.reconsume_times,
         half.physical_offset,
     )
 
 
-def names_kept(header: EndTransactionHeader, half: HalfMessage, made: KeptHalf) -> bool:
-    """Whether an end names group and id of a half message that any end of its producer ends."""
+def names_cached(header: EndTransactionHeader, half: HalfMessage, commit: CommitContent) -> bool:
+    """Whether an end names the group and the id of a cached half message, which has no time limit.
+
+    Then it needs no other check.
+    """
     return (
         header.producer_group == half.group
         and not half.has_immunity
-        and made.index_keys[0] in (header.msg_id, header.transaction_id)
+        and commit.index_keys[0] in (header.msg_id, header.transaction_id)
     )
 
 
 def read_halves(state: BrokerState, queue_offset: int, count: int) -> dict[int, StoredMessage]:
-    """Half messages in a row, by queue offset, as far as reading them does not block."""
+    """Return half messages in a row, by queue offset, as far as reading them does not block."""
     try:
-        found = state.store.get(HALF_TOPIC, 0, queue_offset, count, _READ_BYTES_MAX)
-        if isinstance(found, GetResult) and found.status is GetStatus.FOUND:
-            messages = decode_messages(b"".join(found.chunks))
+        result = state.store.get(HALF_TOPIC, 0, queue_offset, count, _READ_BYTES_MAX)
+        if isinstance(result, GetResult) and result.status is GetStatus.FOUND:
+            messages = decode_messages(b"".join(result.chunks))
             return {message.queue_offset: message for message in messages}
     except (StoreError, CodecError):
         pass
@@ -181,20 +181,20 @@ def read_halves(state: BrokerState, queue_offset: int, count: int) -> dict[int, 
 def _in_a_row(commands: Sequence[Any], start: int) -> int:
     """Count the ends from `start` on that name half messages in a row, in that order."""
     first = commands[start].ext.tran_state_table_offset
-    place = start + 1
+    end = start + 1
     while (
-        place < min(start + RUN_ENDS_MAX, len(commands))
-        and type(commands[place]) is EndCommand
-        and commands[place].ext.tran_state_table_offset == first + place - start
+        end < min(start + RUN_ENDS_MAX, len(commands))
+        and type(commands[end]) is EndCommand
+        and commands[end].ext.tran_state_table_offset == first + end - start
     ):
-        place += 1
-    return place - start
+        end += 1
+    return end - start
 
 
 def _make_frame() -> Callable[[int], str]:
     """Build the function that writes the answer of a commit as `answer` does, by its opaque.
 
-    Every character of it is one byte (latin-1): the answers of a run are joined first.
+    Each character of its text is one byte (latin-1), since the answers of a run are joined as text.
     """
     mark = '"opaque":'
     header = encode_response(0, JSON, 0, None, {})[len(json_frame_head(0)) :].decode("latin-1")

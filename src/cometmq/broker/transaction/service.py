@@ -1,20 +1,17 @@
-"""END_TRANSACTION: half messages become real ones, or nothing.
+"""END_TRANSACTION: commits half messages or rolls them back, with RocketMQ's checks and answers.
 
-Commits and rolls back on request, with RocketMQ's checks and answers.  A half message that is not
-kept is read on the loop while its record is in memory, and otherwise in a worker.
+For the newest half messages, the broker has in memory what their commit stores (`_CACHED_COUNT`,
+`_CACHED_BYTES`), so that an end which comes soon reads nothing.  Any other half message is read: on
+the loop while its record is in memory, otherwise in a worker.  Commits that arrive together are
+stored together (`run`).
 
-What a commit stores is kept in memory for the newest half messages (`_KEPT_COUNT`, `_KEPT_BYTES`),
-so that an end which comes soon reads nothing.  Commits that arrive together are stored together
-(`run`).
-
-A transaction is settled once.  A further end gets the answer of the first if it says the same, and
-an error if it does not; a message that was put back for a check can be ended by its earlier places
-as well.
+A transaction is settled once.  A further end gets the same answer if it says the same, and an error
+otherwise.  A message that was put back for a check can be ended by its earlier queue offsets too.
 
 Durable when an end is answered (process death / power cut):
     commit    the real message is put / flushed with SYNC_FLUSH
     rollback  its op message is put / flushed with SYNC_FLUSH
-A one-way end is answered to nobody; a rollback among them is noted with the next op message.
+A one-way end gets no answer; if it rolls back, the next op message names it.
 
 Source: ``EndTransactionProcessor`` of RocketMQ 5.4
 (docs/internals/delivery.md#end-of-a-transaction).
@@ -33,13 +30,13 @@ from cometmq.broker.transaction.check_back import CheckBack
 from cometmq.broker.transaction.load import load_transactions
 from cometmq.broker.transaction.moving import PendingHalves
 from cometmq.broker.transaction.ops import OpWriter
-from cometmq.broker.transaction.run import EndRuns, commit_item, names_kept, read_halves
+from cometmq.broker.transaction.run import EndRuns, commit_item, names_cached, read_halves
 from cometmq.codec.java_hash import tags_code
 from cometmq.codec.properties import find_property, remove_property
 from cometmq.codec.stored_message import StoredMessage, decode_message
 from cometmq.core.transaction.open_transactions import (
+    CommitContent,
     HalfMessage,
-    KeptHalf,
     OpenHalves,
     end_deadline_ms,
     half_of,
@@ -59,12 +56,12 @@ __all__ = ["TransactionService"]
 log = logging.getLogger("cometmq.broker")
 
 _REMEMBERED: Final = 10_000
-"""The outcomes of so many ended transactions are remembered, for ends that are repeated."""
-_KEPT_COUNT: Final = 16_384
-_KEPT_BYTES: Final = 16 << 20
+"""Ended transactions whose outcome is remembered, for ends that are repeated."""
+_CACHED_COUNT: Final = 16_384
+_CACHED_BYTES: Final = 16 << 20
 _OBJECT_BYTES: Final = 512
-"""Memory of the objects of one kept half message beside its body and properties."""
-_KEPT_BODY_BYTES_MAX: Final = 64 << 10
+"""Memory of the objects of one cached commit beside its body and properties."""
+_CACHED_BODY_BYTES_MAX: Final = 64 << 10
 _OUTCOMES: Final = {TRANSACTION_COMMIT: "committed", TRANSACTION_ROLLBACK: "rolled back"}
 _NOT_FOUND: Final = "Find prepared transaction message failed"
 
@@ -74,9 +71,6 @@ EndRequest = RemotingCommand | EndCommand
 class TransactionService:
     """The processor of code 37, and everything a broker knows about transactions."""
 
-    __slots__ = ("_at", "_ended", "_kept", "_kept_bytes", "_order", "_state", "check",
-                 "end_run", "halves", "ops")  # fmt: skip
-
     def __init__(self, state: BrokerState) -> None:
         loaded = load_transactions(state.store, state.offsets)
         self._state = state
@@ -84,14 +78,16 @@ class TransactionService:
         self.ops = OpWriter(state, loaded)
         self.check = CheckBack(state, self.halves, self.ops, self._given_up)
         self.end_run: Run = EndRuns(
-            state, self.halves, self._made_by, self.ops.is_refusing, self._committed
+            state, self.halves, self._checked_commit, self.ops.is_refusing, self._committed
         ).serve
         """Serves ends that arrive together."""
-        self._ended: dict[int, str] = {}
+        self._outcomes: dict[int, str] = {}
+        """Queue offset of an ended half message -> its outcome."""
         self._order: deque[int] = deque()
-        self._kept: deque[HalfMessage] = deque()
-        """The newest half messages, the oldest first; among them ended ones."""
-        self._kept_bytes = 0
+        """The keys of `_outcomes`, in the order in which they came."""
+        self._cached: deque[HalfMessage] = deque()
+        """The newest half messages, the oldest first; some are ended already."""
+        self._cached_bytes = 0
         self._at: Callable[[str], None] = lambda name: None
         state.store.mover.kinds.append(PendingHalves(state, self.halves, self.ops, self.check))
         if self.halves:
@@ -99,7 +95,11 @@ class TransactionService:
 
     @property
     def at(self) -> Callable[[str], None]:
-        """Told each named step; tests end the process there."""
+        """Called with the name of each step; tests end the process there.
+
+        It is no argument of the constructor: tests set it on a running broker, so that the steps of
+        its start do not count.
+        """
         return self._at
 
     @at.setter
@@ -112,38 +112,35 @@ class TransactionService:
         self.check.start()
 
     def stop(self) -> None:
-        """Check no more, and write down what is ended."""
+        """Check no more, and write the last op message."""
         self.check.stop()
         self.ops.stop()
 
     # -- half messages ------------------------------------------------------------------------
 
     def added_again(self, result: PutResult, born_ms: int, properties: bytes) -> None:
-        """Note a half message that was given up and is put back."""
+        """Note a half message that was given up and is open again."""
         self.halves.add(half_of(result.queue_offset, result.physical_offset, born_ms, properties))
         self._at("half.put")
 
     def added(self, half: HalfMessage) -> None:
-        """Note a half message that was put, with what its commit stores.
-
-        That is kept of the newest ones only.
-        """
+        """Note a half message that was put; cache what its commit stores, if it is not too long."""
         self.halves.add(half)
-        made = half.cached
-        if made is not None:
-            if len(made.body) > _KEPT_BODY_BYTES_MAX:
+        commit = half.cached
+        if commit is not None:
+            if len(commit.body) > _CACHED_BODY_BYTES_MAX:
                 half.cached = None
             else:
-                self._kept.append(half)
-                self._kept_bytes += len(made.body) + len(made.raw) + _OBJECT_BYTES
-                while self._kept_bytes > _KEPT_BYTES or len(self._kept) > _KEPT_COUNT:
-                    self._let_go(self._kept.popleft())
+                self._cached.append(half)
+                self._cached_bytes += len(commit.body) + len(commit.raw) + _OBJECT_BYTES
+                while self._cached_bytes > _CACHED_BYTES or len(self._cached) > _CACHED_COUNT:
+                    self._drop_cached(self._cached.popleft())
         self._at("half.put")
 
-    def _let_go(self, half: HalfMessage) -> None:
-        made, half.cached = half.cached, None
-        if made is not None:
-            self._kept_bytes -= len(made.body) + len(made.raw) + _OBJECT_BYTES
+    def _drop_cached(self, half: HalfMessage) -> None:
+        commit, half.cached = half.cached, None
+        if commit is not None:
+            self._cached_bytes -= len(commit.body) + len(commit.raw) + _OBJECT_BYTES
 
     # -- END_TRANSACTION ----------------------------------------------------------------------
 
@@ -157,23 +154,22 @@ class TransactionService:
             return None
         half = self.halves.at(header.tran_state_table_offset)
         if half is not None and half.physical_offset == header.commit_log_offset:
-            made = half.cached
-            if made is not None and names_kept(header, half, made):
-                return self._finish(request, header, half, made, connection)
+            commit = half.cached
+            if commit is not None and names_cached(header, half, commit):
+                is_commit = header.commit_or_rollback == TRANSACTION_COMMIT
+                return self._finish(request, half, commit if is_commit else None, connection)
             message = read_halves(self._state, half.queue_offset, 1).get(half.queue_offset)
             if message is not None:
                 return self._settle(request, header, message, connection)
-        place, store = header.commit_log_offset, self._state.store
-        is_moved = place < store.min_physical_offset and self._is_moved(header)
-        if is_moved:
-            newest = self.halves.find(header.tran_state_table_offset)
-            assert newest is not None
-            place = newest.physical_offset
+        physical_offset, store = header.commit_log_offset, self._state.store
+        moved = self._moved(header) if physical_offset < store.min_physical_offset else None
+        if moved is not None:
+            physical_offset = moved.physical_offset
 
         def read() -> StoredMessage | None:
             try:
-                found = store.message_at(place)
-                return None if found is None else decode_message(found)
+                record = store.message_at(physical_offset)
+                return None if record is None else decode_message(record)
             except CometError:
                 return None
 
@@ -182,14 +178,18 @@ class TransactionService:
             request,
             connection,
             read,
-            lambda found: self._settle(request, header, found, connection, is_moved=is_moved),
+            lambda message: self._settle(
+                request, header, message, connection, is_moved=moved is not None
+            ),
         )
         return None
 
-    def _is_moved(self, header: EndTransactionHeader) -> bool:
-        """Whether an end names an earlier place of an open transaction."""
+    def _moved(self, header: EndTransactionHeader) -> HalfMessage | None:
+        """Return the open half message that had the queue offset of an end before."""
         half = self.halves.find(header.tran_state_table_offset)
-        return half is not None and half.queue_offset != header.tran_state_table_offset
+        if half is None or half.queue_offset == header.tran_state_table_offset:
+            return None
+        return half
 
     def _settle(
         self,
@@ -204,23 +204,22 @@ class TransactionService:
             checked = self._checked(header, message, is_moved=is_moved)
             half = self.halves.find(header.tran_state_table_offset)
             if half is None:
-                self._repeated(header)
+                self._check_repeated(header)
                 return answer(request)
             is_commit = header.commit_or_rollback == TRANSACTION_COMMIT
-            made = _made_of(checked) if is_commit else None
+            commit = _commit_of(checked) if is_commit else None
         except Refusal as refusal:
             return answer(request, refusal.code, refusal.remark)
-        return self._finish(request, header, half, made, connection)
+        return self._finish(request, half, commit, connection)
 
     def _finish(
         self,
         request: EndRequest,
-        header: EndTransactionHeader,
         half: HalfMessage,
-        made: KeptHalf | None,
+        commit: CommitContent | None,
         connection: ServerConnection,
     ) -> bytes | None:
-        """End an open transaction by a request that means it."""
+        """End an open transaction by a request that was checked; without a commit, roll it back."""
         if self.ops.is_refusing():
             return answer(
                 request,
@@ -228,21 +227,20 @@ class TransactionService:
                 "service not available now: ended transactions cannot be noted, see the broker's"
                 " log",
             )
-        if header.commit_or_rollback == TRANSACTION_ROLLBACK:
+        if commit is None:
             return self._roll_back(request, half, connection)
-        assert made is not None
         try:
-            return self._commit(request, half, made, connection)
+            return self._commit(request, half, commit, connection)
         except StoreError as error:
             return answer(request, *store_failure(self._state, error))
 
     def _checked(
         self, header: EndTransactionHeader, message: StoredMessage | None, *, is_moved: bool
     ) -> StoredMessage:
-        """Check the request against the record it names, in Java's order.
+        """Check a request against the record that it names, in Java's order.
 
-        `is_moved`: that record's file has expired, and this is the newest one of the same
-        transaction, which the request has to name by its id.
+        `is_moved`: the log file of that record is deleted, and `message` is the newest record of
+        the same transaction.  The request has to name it by its id.
         """
         if message is None or message.topic != HALF_TOPIC:
             raise Refusal(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
@@ -274,9 +272,13 @@ class TransactionService:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "The transaction id wrong")
         return message
 
-    def _repeated(self, header: EndTransactionHeader) -> None:
-        """Accept a further end that says what the first one said."""
-        outcome = self._ended.get(header.tran_state_table_offset)
+    def _check_repeated(self, header: EndTransactionHeader) -> None:
+        """Check a further end: it has to say what the first one said.
+
+        Raises:
+            Refusal: it says something else.
+        """
+        outcome = self._outcomes.get(header.tran_state_table_offset)
         if outcome != _OUTCOMES[header.commit_or_rollback]:
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR,
@@ -311,13 +313,13 @@ class TransactionService:
         self,
         request: EndRequest,
         half: HalfMessage,
-        made: KeptHalf,
+        commit: CommitContent,
         connection: ServerConnection,
     ) -> bytes | None:
-        """Put the message where its producer wanted it; body and properties stay."""
+        """Put the message into the queue that its producer chose."""
         now_ms = self._state.env.clock.now_ms()
         (result,) = self._state.store.append(
-            [commit_item(half, made)], born_host=made.born_host, store_ms=now_ms
+            [commit_item(half, commit)], born_host=commit.born_host, store_ms=now_ms
         )
         self._at("commit.put")
         self._close(half, "committed")
@@ -328,10 +330,12 @@ class TransactionService:
         self._answer_durable(request, result.end_offset, connection)
         return None
 
-    def _made_by(self, header: EndTransactionHeader, message: StoredMessage) -> KeptHalf | None:
-        """What an end in a run stores of a half message that is not kept, if it may."""
+    def _checked_commit(
+        self, header: EndTransactionHeader, message: StoredMessage
+    ) -> CommitContent | None:
+        """Return what an end of a run stores of a half message; None when it is refused."""
         try:
-            return _made_of(self._checked(header, message, is_moved=False))
+            return _commit_of(self._checked(header, message, is_moved=False))
         except Refusal:
             return None
 
@@ -347,17 +351,17 @@ class TransactionService:
         self._close(half, "given up")
 
     def _close(self, half: HalfMessage, outcome: str, *, is_noted: bool = True) -> None:
-        """Forget an open transaction; remember its outcome for a while, by all its places.
+        """Forget an open transaction; remember its outcome for a while, by all its queue offsets.
 
-        `is_noted`: it goes into the next op message, unless the caller sees to that.
+        `is_noted`: the next op message names it; otherwise the caller sees to that.
         """
-        ended, order = self._ended, self._order
-        for place in self.halves.remove(half):
-            ended[place] = outcome
-            order.append(place)
-        self._let_go(half)
+        outcomes, order = self._outcomes, self._order
+        for queue_offset in self.halves.remove(half):
+            outcomes[queue_offset] = outcome
+            order.append(queue_offset)
+        self._drop_cached(half)
         while len(order) > _REMEMBERED:
-            del ended[order.popleft()]
+            del outcomes[order.popleft()]
         if is_noted:
             self.ops.ended(half.queue_offset)
 
@@ -376,18 +380,18 @@ class TransactionService:
 
 
 def _is_meant(header: EndTransactionHeader, message: StoredMessage) -> bool:
-    """Whether the ids that a request gives, if any, are those of the message.
+    """Whether the ids of a request, if it has any, are those of the message.
 
-    After a power cut another message may lie at the place that an end names.  Java compares no ids.
+    After a power cut another message may have the offsets that an end names.  Java compares no ids.
     """
-    given = [text for text in (header.msg_id, header.transaction_id) if text]
+    ids = [text for text in (header.msg_id, header.transaction_id) if text]
     uniq_key = _text(find_property(message.raw_properties, b"UNIQ_KEY"))
-    # Old clients say the offset message id.
-    return not given or uniq_key in given or message.offset_message_id in given
+    # Old clients send the offset message id.
+    return not ids or uniq_key in ids or message.offset_message_id in ids
 
 
-def _made_of(message: StoredMessage) -> KeptHalf:
-    """What the commit of a half message stores, by its record.
+def _commit_of(message: StoredMessage) -> CommitContent:
+    """Return what the commit of a half message stores, by its record.
 
     Raises:
         Refusal: it names no topic and queue.
@@ -399,7 +403,7 @@ def _made_of(message: StoredMessage) -> KeptHalf:
             "the message is illegal: it names no topic and queue to be delivered to",
         )
     keys = index_keys_of(raw) or (None, None, None)
-    return KeptHalf(
+    return CommitContent(
         int(queue_id),
         message.body,
         raw,
@@ -413,8 +417,8 @@ def _made_of(message: StoredMessage) -> KeptHalf:
 
 
 def _take_destination(raw: bytes) -> tuple[bytes | None, bytes | None, bytes]:
-    """REAL_TOPIC, REAL_QID, and the property string without them."""
-    # They are the last two of a half message that this broker stored and never put back.
+    """Return REAL_TOPIC, REAL_QID, and the property string without them."""
+    # A half message that this broker stored and never put back has them at its end.
     head, _, tail = raw.rpartition(b"\x02REAL_TOPIC\x01")
     topic, _, rest = tail.partition(b"\x02REAL_QID\x01")
     queue_id, _, behind = rest.partition(b"\x02")

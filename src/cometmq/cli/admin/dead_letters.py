@@ -1,17 +1,19 @@
-"""`cometmq dead-letters`: what died for a group, and a selection of it sent again.
+"""`cometmq dead-letters`: lists the dead letters of a group and sends a selection of them again.
 
 Job: options, listings, the question before sending, progress. It must not read or send messages;
 `cometmq.client.admin.redrive` does.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from cometmq.cli.admin.existing_group import require_group
+from cometmq.cli.terminal.bodies import body_fields, body_text
 from cometmq.cli.terminal.confirming import confirm
+from cometmq.cli.terminal.namespace import CLUSTER_NAME, namespace, namespace_option
 from cometmq.cli.terminal.options import (
     admin_client,
     is_quiet,
@@ -24,11 +26,11 @@ from cometmq.cli.terminal.streams import utf8
 from cometmq.cli.terminal.values import NAME, Finite, parse_time_ms
 
 if TYPE_CHECKING:
-    from cometmq.client.admin.redrive import RedrivePlan
+    from cometmq.client.admin.redrive import Redrive, RedrivePlan
     from cometmq.client.message.message import ReceivedMessage
     from cometmq.core.retry.dead_letters import Death, DeathSelection
 
-__all__ = ["dead_letters"]
+__all__ = ["Redriven", "dead_letters", "redrive_options", "redrive_plans"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,12 +41,13 @@ def dead_letters() -> None:
 
 
 def _selection_options(function: F) -> F:
-    """What chooses among the dead letters; all of it must hold."""
+    """Add the options that select dead letters; a letter must meet all of them."""
     for option in reversed(
         (
             click.option(
                 "--topic",
                 "topics",
+                type=CLUSTER_NAME,
                 metavar="TOPIC",
                 multiple=True,
                 help="Select messages first sent to this topic.",
@@ -96,23 +99,24 @@ def _selection_options(function: F) -> F:
     return function
 
 
-def _selection(given: dict[str, Any]) -> "DeathSelection":
+def _selection(options: dict[str, Any]) -> "DeathSelection":
     from cometmq.core.retry.dead_letters import DeathSelection
 
     return DeathSelection(
-        topics=given["topics"],
-        tags=given["tags"],
-        keys=given["keys"],
-        reasons=given["reasons"],
-        message_ids=given["ids"],
-        since_ms=given["since"],
-        until_ms=given["until"],
+        topics=options["topics"],
+        tags=options["tags"],
+        keys=options["keys"],
+        reasons=options["reasons"],
+        message_ids=options["ids"],
+        since_ms=options["since"],
+        until_ms=options["until"],
     )
 
 
 @dead_letters.command("list", short_help="Groups with dead letters, or the dead letters of one.")
-@click.argument("group", type=NAME, required=False)
+@click.argument("group", type=CLUSTER_NAME, required=False)
 @name_server_option
+@namespace_option
 @_selection_options
 @click.option(
     "--count",
@@ -132,9 +136,9 @@ def list_dead(
     count: int,
     timeout_s: float,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
-    """Groups that have dead letters; with GROUP, its dead letters one by one.
+    """List the groups that have dead letters; with GROUP, its dead letters one by one.
 
     \b
     cometmq dead-letters list
@@ -149,14 +153,14 @@ def list_dead(
             run(_groups(name_server, timeout_s)), as_json=as_json, empty="nothing has died"
         )
         return
-    found, total = run(_newest(name_server, timeout_s, group, given, count))
+    newest, total = run(_newest(name_server, timeout_s, group, options, count))
     print_listing(
-        [_row(death, as_json) for death in found],
+        [_row(death, as_json) for death in newest],
         as_json=as_json,
         empty=f"no dead letter of {group} is selected",
     )
-    if total > len(found):
-        note(f"the newest {len(found):,} of {total:,}; --count shows more")
+    if total > len(newest):
+        note(f"the newest {len(newest):,} of {total:,}; --count shows more")
 
 
 async def _groups(name_server: str, timeout_s: float) -> list[dict[str, Any]]:
@@ -164,32 +168,37 @@ async def _groups(name_server: str, timeout_s: float) -> list[dict[str, Any]]:
 
     async with admin_client(name_server, timeout_s) as admin:
         topics = await admin.topic_list(include_system=True)
-        found = await dead_groups(admin.queue_reader(), topics)
-    return [{"group": name, "messages": count} for name, count in found.items() if count]
+        counts = await dead_groups(admin.queue_reader(), topics)
+    space = namespace()
+    return [
+        {"group": space.unwrap(name), "messages": count}
+        for name, count in counts.items()
+        if count and space.has(name)
+    ]
 
 
 async def _newest(
-    name_server: str, timeout_s: float, group: str, given: dict[str, Any], count: int
+    name_server: str, timeout_s: float, group: str, options: dict[str, Any], count: int
 ) -> "tuple[list[Death], int]":
     from collections import deque
 
     newest: deque[Death] = deque(maxlen=count)
     total = 0
     async with admin_client(name_server, timeout_s) as admin:
-        letters = _letters(admin, group, given)
+        letters = _letters(admin, group, options)
         await _check_group(admin, group)
-        async for death, _ in letters.walk(_selection(given)):
+        async for death, _ in letters.walk(_selection(options)):
             newest.append(death)
             total += 1
     return sorted(newest, key=lambda death: (death.died_ms, death.position)), total
 
 
-def _letters(admin: Any, group: str, given: dict[str, Any]) -> Any:
+def _letters(admin: Any, group: str, options: dict[str, Any]) -> Any:
     from cometmq.client.admin.redrive import DeadLetters
     from cometmq.core.retry.dead_letters import REASON_PROPERTIES
 
     return DeadLetters(
-        admin.queue_reader(), group, given.get("reason_properties") or REASON_PROPERTIES
+        admin.queue_reader(), group, options.get("reason_properties") or REASON_PROPERTIES
     )
 
 
@@ -208,7 +217,7 @@ def _utc(time_ms: int) -> str:
 def _row(death: "Death", as_json: bool) -> dict[str, Any]:
     row: dict[str, Any] = {
         "died": _utc(death.died_ms),
-        "topic": death.origin_topic,
+        "topic": namespace().unwrap(death.origin_topic),
         "tags": death.tags,
         "keys": list(death.keys),
         "refused": death.times_refused,
@@ -225,9 +234,10 @@ def _row(death: "Death", as_json: bool) -> dict[str, Any]:
 
 
 @dead_letters.command("show", short_help="All of one dead letter.")
-@click.argument("group", type=NAME)
+@click.argument("group", type=CLUSTER_NAME)
 @click.argument("message_id", type=NAME)
 @name_server_option
+@namespace_option
 @timeout_option
 @json_option
 @click.pass_context
@@ -239,35 +249,36 @@ def show_dead(
     timeout_s: float,
     as_json: bool,
 ) -> int:
-    """One dead letter of GROUP with its properties and body; MESSAGE_ID as `list` prints it."""
+    """Show a dead letter of GROUP with its properties and body; `list` prints MESSAGE_ID."""
     set_up_logging(ctx)
     from cometmq.cli.terminal.exit_codes import NOT_FOUND
     from cometmq.cli.terminal.output import note, print_json
     from cometmq.core.retry.dead_letters import DeathSelection
     from cometmq.net.loop import run
 
-    async def find() -> "list[tuple[Death, ReceivedMessage]]":
+    async def matching() -> "list[tuple[Death, ReceivedMessage]]":
         selection = DeathSelection(message_ids=(message_id,))
         async with admin_client(name_server, timeout_s) as admin:
             await _check_group(admin, group)
             return [pair async for pair in _letters(admin, group, {}).walk(selection)]
 
-    found = run(find())
-    if not found:
+    matches = run(matching())
+    if not matches:
         note(f"no dead letter of {group} has the id {message_id}")
         return NOT_FOUND
-    rows = [_full(death, message) for death, message in found]
+    rows = [_full(death, message) for death, message in matches]
     if as_json:
         print_json(rows)
         return 0
+    bodies = {death.position: message.body for death, message in matches}
     for row in rows:
         for name, value in row.items():
             if name == "properties":
                 for key in sorted(value):
                     print(f"property    {key} = {value[key]}")
-            elif name != "body":
+            elif name not in ("body", "body_base64"):
                 print(f"{name.replace('_', ' '):<20} {value}".rstrip())
-        print(f"body\n{row['body']}")
+        print(f"body\n{body_text(bodies[row['place']])}")
     return 0
 
 
@@ -278,38 +289,42 @@ def _full(death: "Death", message: "ReceivedMessage") -> dict[str, Any]:
         "born": _utc(message.born_timestamp_ms),
         "born_host": message.born_host,
         "properties": message.properties,
-        "body": message.body.decode("utf-8", "backslashreplace"),
+        **body_fields(message.body),
     }
 
 
+def redrive_options(function: F) -> F:
+    """Add the options of a re-drive, which two commands share."""
+    for option in reversed(
+        (
+            click.option(
+                "--to-origin",
+                is_flag=True,
+                help="Send to the topics they were first sent to, for every group.",
+            ),
+            click.option(
+                "--again", is_flag=True, help="Send also what an earlier run has sent again."
+            ),
+            click.option("--preview", is_flag=True, help="Count messages; send nothing."),
+            click.option(
+                "--rate",
+                type=Finite(min=0, min_open=True),
+                metavar="N",
+                help="Send at most N messages a second.",
+            ),
+            click.option("-y", "--yes", is_flag=True, help="Skip the confirmation."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
 @dead_letters.command("redrive", short_help="Send dead letters again.")
-@click.argument("group", type=NAME)
+@click.argument("group", type=CLUSTER_NAME)
 @name_server_option
+@namespace_option
 @_selection_options
-@click.option(
-    "--to",
-    "target",
-    type=click.Choice(["group", "origin"]),
-    default="group",
-    show_default=True,
-    help="Only to this group, or to the topics they were first sent to, for every group.",
-)
-@click.option("--preview", is_flag=True, help="Say what would be sent, send nothing.")
-@click.option(
-    "--rate",
-    type=Finite(min=0, min_open=True),
-    metavar="N",
-    help="Send at most N messages a second.",
-)
-@click.option(
-    "--ledger",
-    metavar="DIR",
-    type=click.Path(file_okay=False),
-    default="cometmq-redrive",
-    show_default=True,
-    help="Where is kept what was sent.",
-)
-@click.option("-y", "--yes", is_flag=True, help="Skip the confirmation.")
+@redrive_options
 @timeout_option
 @json_option
 @click.pass_context
@@ -318,90 +333,125 @@ def redrive(
     /,
     group: str,
     name_server: str,
-    target: str,
+    to_origin: bool,
+    again: bool,
     preview: bool,
     rate: float | None,
-    ledger: str,
     yes: bool,
     timeout_s: float,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Send the selected dead letters of GROUP again, in their order.
 
     They go to the group's retry topic, so that no other group gets them again, and their tries
-    count from the start. They also stay in the dead-letter topic; the ledger knows which were sent,
-    and the same command sends nothing twice.
+    count from the start. They also stay in the dead-letter topic. The topic `%SENT%` and the
+    group's name records which were sent: no run sends them twice, wherever it runs.
 
     \b
     cometmq dead-letters redrive billing --preview
     cometmq dead-letters redrive billing --topic Orders --rate 100
     """
     set_up_logging(ctx)
-    from cometmq.cli.terminal.output import note, print_json, print_listing
+    from cometmq.cli.terminal.output import note, print_json
     from cometmq.client.admin.redrive import Redrive
-    from cometmq.client.admin.redrive_ledger import RedriveLedger
     from cometmq.net.env import SystemClock
     from cometmq.net.loop import run
 
-    async def work() -> "tuple[RedrivePlan, int | None]":
-        book = RedriveLedger.open(ledger, group, target)
+    async def work() -> Redriven:
         async with admin_client(name_server, timeout_s) as admin:
             await _check_group(admin, group)
-            one = Redrive(
-                _letters(admin, group, given),
-                book,
-                to_origin=target == "origin",
+            sending = Redrive(
+                _letters(admin, group, options),
+                admin,
+                to_origin=to_origin,
+                is_repeated=again,
                 rate=rate,
                 clock=SystemClock(),
             )
-            plan = await one.plan(_selection(given))
-            if not as_json:
-                print_listing(_targets(plan), as_json=False, empty="no dead letter is to be sent")
-                if plan.without_origin:
-                    note(f"{plan.without_origin:,} do not tell their first topic and stay")
-            if preview or not plan.count:
-                return plan, None
-            if not yes:
-                confirm(f"Send {_messages(plan.count)} again?")
-            return plan, await _send(ctx, one, plan)
+            plan = await sending.plan(_selection(options))
+            return await redrive_plans(
+                ctx, [(sending, plan)], preview=preview, yes=yes, as_json=as_json
+            )
 
-    plan, sent = run(work())
-    facts = {
-        "messages": plan.count,
-        "sent": sent or 0,
-        "sent_before": plan.sent_before,
-        "without_origin": plan.without_origin,
-    }
+    done = run(work())
     if as_json:
-        print_json(facts | {"preview": preview, "targets": _targets(plan)})
-    elif sent is None:
+        print_json(done.facts | {"preview": preview, "targets": done.targets})
+    elif done.sent is None:
         note(
-            f"{plan.sent_before:,} sent before"
+            f"{done.sent_before:,} sent before"
             + ("; nothing was sent: a preview" if preview else "")
         )
     else:
-        print(f"sent {_messages(sent)}; {plan.sent_before:,} sent before")
+        print(f"sent {_messages(done.sent)}; {done.sent_before:,} sent before")
 
 
-async def _send(ctx: click.Context, one: Any, plan: "RedrivePlan") -> int:
+class Redriven:
+    """What a re-drive planned and sent; ``sent`` is None where it sent nothing."""
+
+    def __init__(self, plans: "Sequence[RedrivePlan]") -> None:
+        self.count = sum(plan.count for plan in plans)
+        self.sent_before = sum(plan.sent_before for plan in plans)
+        self.without_origin = sum(plan.without_origin for plan in plans)
+        self.targets = [row for plan in plans for row in _targets(plan)]
+        self.sent: int | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The counts for JSON."""
+        return {
+            "messages": self.count,
+            "sent": self.sent or 0,
+            "sent_before": self.sent_before,
+            "without_origin": self.without_origin,
+        }
+
+
+async def redrive_plans(
+    ctx: click.Context,
+    plans: "Sequence[tuple[Redrive, RedrivePlan]]",
+    *,
+    preview: bool,
+    yes: bool,
+    as_json: bool,
+) -> Redriven:
+    """List the plans of one group or several, ask, and send."""
+    from cometmq.cli.terminal.output import note, print_listing
+
+    done = Redriven([plan for _, plan in plans])
+    if not as_json:
+        print_listing(done.targets, as_json=False, empty="no dead letter is to be sent")
+        if done.without_origin:
+            note(f"{done.without_origin:,} do not tell their first topic and stay")
+    if preview or not done.count:
+        return done
+    if not yes:
+        confirm(f"Send {_messages(done.count)} again?")
+    done.sent = await _send(ctx, plans, done.count)
+    return done
+
+
+async def _send(
+    ctx: click.Context, plans: "Sequence[tuple[Redrive, RedrivePlan]]", count: int
+) -> int:
     from cometmq.cli.terminal.output import note, progress
 
-    done = 0
+    before = done = 0
 
-    def note_progress(count: int) -> None:
+    def note_progress(sent: int) -> None:
         nonlocal done
-        done = count
-        bar.update(count)
+        done = before + sent
+        bar.update(done)
 
-    with progress("sent again", total=plan.count, quiet=is_quiet(ctx)) as (bar,):
+    with progress("sent again", total=count, quiet=is_quiet(ctx)) as (bar,):
         try:
-            sent: int = await one.send(plan, note_progress)
+            for sending, plan in plans:
+                before += await sending.send(plan, note_progress)
         except BaseException:
-            many = _messages(plan.count)
+            many = _messages(count)
             note(f"about {done:,} of {many} were sent; the same command sends the others")
             raise
-    return sent
+    return before
 
 
 def _messages(count: int) -> str:
@@ -411,8 +461,8 @@ def _messages(count: int) -> str:
 def _targets(plan: "RedrivePlan") -> list[dict[str, Any]]:
     return [
         {
-            "first_topic": origin,
-            "target": target,
+            "first_topic": namespace().unwrap(origin),
+            "target": namespace().unwrap(target),
             "messages": count,
             "body_bytes": size,
             "first_died": _utc(first),

@@ -1,4 +1,4 @@
-"""Tells a consumer group that does not exist from one that has nothing to show."""
+"""Refuses the name of a consumer group that no broker knows."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

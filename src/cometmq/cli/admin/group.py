@@ -7,6 +7,7 @@ import click
 from cometmq.cli.admin.existing_group import require_group
 from cometmq.cli.admin.group_policy import set_group, show
 from cometmq.cli.terminal.confirming import confirm
+from cometmq.cli.terminal.namespace import CLUSTER_NAME, namespace, namespace_option
 from cometmq.cli.terminal.options import (
     admin_client,
     json_option,
@@ -14,10 +15,13 @@ from cometmq.cli.terminal.options import (
     set_up_logging,
     timeout_option,
 )
-from cometmq.cli.terminal.values import NAME, boundary_or_ms
+from cometmq.cli.terminal.values import moment_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cometmq.client import Admin
+    from cometmq.client.admin.group_reset import QueueReset
 
 __all__ = ["group"]
 
@@ -41,8 +45,9 @@ async def _members(admin: "Admin", name: str) -> list[str]:
         return []
 
 
-@group.command("list", short_help="All groups, their members and what they have still to do.")
+@group.command("list", short_help="All groups with their members and their lag.")
 @name_server_option
+@namespace_option
 @click.option("--all", "include_system", is_flag=True, help="RocketMQ's own groups too.")
 @timeout_option
 @json_option
@@ -50,22 +55,23 @@ async def _members(admin: "Admin", name: str) -> list[str]:
 def list_groups(
     ctx: click.Context, name_server: str, include_system: bool, timeout_s: float, as_json: bool
 ) -> None:
-    """All consumer groups: members online, topics, and messages not yet consumed."""
+    """List all consumer groups: members online, topics, and messages not yet consumed."""
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_listing
     from cometmq.net.loop import run
 
     async def collect() -> list[dict[str, object]]:
         rows: list[dict[str, object]] = []
+        space = namespace()
         async with admin_client(name_server, timeout_s) as admin:
-            for name in await admin.group_list(include_system=include_system):
+            for name in filter(space.has, await admin.group_list(include_system=include_system)):
                 topics, lag = await _progress(admin, name)
                 rows.append(
                     {
-                        "group": name,
+                        "group": space.unwrap(name),
                         "members": len(await _members(admin, name)),
                         "lag": lag,
-                        "topics": topics,
+                        "topics": list(map(space.unwrap, topics)),
                     }
                 )
         return rows
@@ -85,21 +91,22 @@ async def _progress(admin: "Admin", name: str) -> tuple[list[str], int]:
         try:
             progress = await admin.group_offsets(name, [topic])
         except NoRoute:
-            continue  # the topic was deleted, its offsets are kept
+            continue  # the topic was deleted; the broker still has the group's offsets
         lag += sum(queue.lag for queue in progress.values())
     return topics, lag
 
 
 @group.command("members", short_help="Client ids of a group's members that are online.")
-@click.argument("name", type=NAME)
+@click.argument("name", type=CLUSTER_NAME)
 @name_server_option
+@namespace_option
 @timeout_option
 @json_option
 @click.pass_context
 def members(
     ctx: click.Context, name: str, name_server: str, timeout_s: float, as_json: bool
 ) -> None:
-    """Client ids of the members of group NAME that are online."""
+    """List the client ids of the members of group NAME that are online."""
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_listing
     from cometmq.net.loop import run
@@ -116,10 +123,11 @@ def members(
 
 
 @group.command("offsets", short_help="A group's progress, queue by queue.")
-@click.argument("name", type=NAME)
+@click.argument("name", type=CLUSTER_NAME)
 @name_server_option
+@namespace_option
 @click.option(
-    "--topic", "topics", type=NAME, multiple=True, help="Only this topic; may be repeated."
+    "--topic", "topics", type=CLUSTER_NAME, multiple=True, help="Only this topic; may be repeated."
 )
 @timeout_option
 @json_option
@@ -132,7 +140,7 @@ def offsets(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Progress of group NAME: broker offset, consumer offset and their difference per queue."""
+    """List the progress of group NAME: broker offset, consumer offset and lag of each queue."""
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_listing
     from cometmq.net.loop import run
@@ -143,7 +151,7 @@ def offsets(
             progress = await admin.group_offsets(name, topics or None)
         return [
             {
-                "topic": queue.topic,
+                "topic": namespace().unwrap(queue.topic),
                 "broker": queue.broker_name,
                 "queue_id": queue.queue_id,
                 "broker_offset": reached.broker_offset,
@@ -158,11 +166,39 @@ def offsets(
     )
 
 
-@group.command("reset", short_help="Move a group to a time or to the end.")
-@click.argument("name", type=NAME)
-@click.argument("topic", type=NAME)
+def _time_ms(ctx: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    moment = None if value is None else moment_ms(value)
+    if value is not None and moment is None:
+        raise click.BadParameter(
+            f"{value!r} is no time: 2026-01-31T12:00:00+00:00, or ms since 1970"
+        )
+    return moment
+
+
+@group.command("reset", short_help="Move a group to its first, its last or another message.")
+@click.argument("name", type=CLUSTER_NAME)
+@click.argument("topic", type=CLUSTER_NAME)
 @name_server_option
-@click.option("--to", "moment", default="last", show_default=True, metavar="first|last|TIME")
+@namespace_option
+@click.option("--to-earliest", is_flag=True, help="Consume everything again.")
+@click.option("--to-latest", is_flag=True, help="Skip everything that is stored now.")
+@click.option(
+    "--to-time",
+    metavar="TIME",
+    callback=_time_ms,
+    help="To the first message stored at TIME or later: 2026-01-31T12:00, or ms since 1970.",
+)
+@click.option(
+    "--to-offset", type=click.IntRange(min=0), metavar="N", help="To this offset; with --queue."
+)
+@click.option(
+    "--queue",
+    "queue_names",
+    multiple=True,
+    metavar="BROKER:ID",
+    help="Move the group in this queue only; may be repeated.",
+)
+@click.option("--preview", is_flag=True, help="Count skipped and repeated messages; move nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Skip the confirmation.")
 @timeout_option
 @json_option
@@ -172,38 +208,81 @@ def reset(
     name: str,
     topic: str,
     name_server: str,
-    moment: str,
+    to_earliest: bool,
+    to_latest: bool,
+    to_time: int | None,
+    to_offset: int | None,
+    queue_names: tuple[str, ...],
+    preview: bool,
     yes: bool,
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Move group NAME in TOPIC to a time, the first or the last message.
+    """Move group NAME in TOPIC; messages that it skips are not consumed.
 
-    Members that are online drop what they hold and go on there at once.
+    Members that are online drop the messages in their memory and continue at the new offsets.
+
+    \b
+    cometmq group reset billing Orders --to-time 2026-11-22T10:00 --preview
+    cometmq group reset billing Orders --to-offset 1500 --queue broker-a:0
     """
     set_up_logging(ctx)
-    from cometmq.cli.terminal.output import print_listing
+    from cometmq.cli.terminal.output import note, print_listing
+    from cometmq.client.admin.group_reset import GroupReset, ResetTarget
     from cometmq.net.loop import run
 
-    wanted = boundary_or_ms(moment, "--to")
-    timestamp_ms = wanted if isinstance(wanted, int) else 0 if wanted == "first" else None
-    if not yes:
-        confirm(f"Move group {name} in topic {topic} to {moment}?")
+    if [to_earliest, to_latest, to_time is not None, to_offset is not None].count(True) != 1:
+        raise click.UsageError(
+            "say where to: give one of --to-earliest, --to-latest, --to-time and --to-offset"
+        )
+    if to_offset is not None and not queue_names:
+        raise click.UsageError(
+            "--to-offset needs --queue BROKER:ID: each queue has its own offsets"
+        )
+    target = ResetTarget(0 if to_earliest else to_time, to_offset)
 
-    async def move() -> list[dict[str, object]]:
+    async def move() -> "list[QueueReset]":
         async with admin_client(name_server, timeout_s) as admin:
-            moved = await admin.reset_offsets(name, topic, timestamp_ms=timestamp_ms)
-        return [
-            {"broker": queue.broker_name, "queue_id": queue.queue_id, "consumer_offset": reached}
-            for queue, reached in sorted(moved.items())
-        ]
+            change = GroupReset(admin, name, topic, target, queue_names)
+            resets = await change.plan()
+            if preview:
+                return resets
+            if not yes:
+                if not as_json:
+                    print_listing(_reset_rows(resets), as_json=False)
+                confirm(f"Move group {name} in topic {topic}: {_reset_sums(resets)}?")
+            return await change.carry_out(resets)
 
-    print_listing(run(move()), as_json=as_json)
+    resets = run(move())
+    print_listing(_reset_rows(resets), as_json=as_json)
+    if not as_json:
+        note(_reset_sums(resets) + ("; nothing was moved: a preview" if preview else ""))
+
+
+def _reset_rows(resets: "Sequence[QueueReset]") -> list[dict[str, object]]:
+    return [
+        {
+            "broker": reset.queue.broker_name,
+            "queue_id": reset.queue.queue_id,
+            "from_offset": reset.from_offset,
+            "consumer_offset": reset.to_offset,
+            "skipped": reset.skipped,
+            "repeated": reset.repeated,
+        }
+        for reset in resets
+    ]
+
+
+def _reset_sums(resets: "Sequence[QueueReset]") -> str:
+    skipped, repeated = sum(r.skipped for r in resets), sum(r.repeated for r in resets)
+    queues = f"{len(resets)} queue{'s' if len(resets) != 1 else ''}"
+    return f"{queues}, {skipped:,} messages skipped, {repeated:,} repeated"
 
 
 @group.command("delete", short_help="Delete a consumer group.")
-@click.argument("name", type=NAME)
+@click.argument("name", type=CLUSTER_NAME)
 @name_server_option
+@namespace_option
 @click.option("--offsets", "clean_offsets", is_flag=True, help="Forget its offsets too.")
 @click.option("-y", "--yes", is_flag=True, help="Skip the confirmation.")
 @timeout_option

@@ -1,7 +1,7 @@
-"""`cometmq group show` and `group set`: what happens to a group's failed messages.
+"""`cometmq group show` and `group set`: when brokers try a group's failed messages again.
 
-Job: print a group's settings for tries, and change them. It must not know how delays are computed;
-see `cometmq.core.retry.retry_policy`.
+Job: print and change how often and when a failed message is tried again. It must not compute
+delays; `cometmq.core.retry.retry_policy` does.
 """
 
 from dataclasses import replace
@@ -11,6 +11,7 @@ import click
 
 from cometmq.cli.admin.existing_group import require_group
 from cometmq.cli.terminal import values
+from cometmq.cli.terminal.namespace import CLUSTER_NAME, namespace, namespace_option
 from cometmq.cli.terminal.options import (
     admin_client,
     json_option,
@@ -18,7 +19,6 @@ from cometmq.cli.terminal.options import (
     set_up_logging,
     timeout_option,
 )
-from cometmq.cli.terminal.values import NAME
 
 if TYPE_CHECKING:
     from cometmq.client import Admin
@@ -77,13 +77,14 @@ def _exponential(
 
 
 @click.command("show", short_help="A group's settings: tries, delays, who may consume.")
-@click.argument("name", type=NAME)
+@click.argument("name", type=CLUSTER_NAME)
 @name_server_option
+@namespace_option
 @timeout_option
 @json_option
 @click.pass_context
 def show(ctx: click.Context, name: str, name_server: str, timeout_s: float, as_json: bool) -> None:
-    """Settings of group NAME on each broker: how often and when a failed message is tried again."""
+    """Show group NAME on each broker: how often and when a failed message is tried again."""
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_listing
     from cometmq.net.loop import run
@@ -103,7 +104,7 @@ def _row(broker: str, config: "SubscriptionGroupConfig", as_json: bool) -> dict[
 
     policy = policy_of(config.group_retry_policy)
     row: dict[str, Any] = {
-        "group": config.group_name,
+        "group": namespace().unwrap(config.group_name),
         "broker": broker,
         "retry_max_times": config.retry_max_times,
         "policy": "levels" if policy is None else "customized" if policy.next_ms else "exponential",
@@ -130,8 +131,9 @@ async def _existing(admin: "Admin", name: str) -> "dict[str, SubscriptionGroupCo
 
 
 @click.command("set", short_help="Change how often and when failed messages are tried again.")
-@click.argument("name", type=NAME)
+@click.argument("name", type=CLUSTER_NAME)
 @name_server_option
+@namespace_option
 @click.option("--create", is_flag=True, help="Make the group where there is none.")
 @click.option(
     "--retry-max-times",
@@ -211,7 +213,7 @@ def set_group(
 def _policy(
     delays_ms: list[int] | None, exponential: tuple[int, int, int] | None, *, is_levels: bool
 ) -> dict[str, Any] | None:
-    """The object to store; None to leave it as it is."""
+    """The policy to store; None keeps the stored one."""
     from cometmq.core.retry.retry_policy import customized_policy, exponential_policy
 
     if (delays_ms is not None) + (exponential is not None) + is_levels > 1:
@@ -228,7 +230,7 @@ def _policy(
 async def _before(
     admin: "Admin", name: str, *, create: bool
 ) -> "dict[str, SubscriptionGroupConfig]":
-    """The settings to change, by broker; a broker without the group begins with the defaults."""
+    """The group's settings by broker; the defaults where a broker does not know the group."""
     from cometmq.model import SubscriptionGroupConfig
 
     if not create:

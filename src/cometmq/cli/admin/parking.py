@@ -1,6 +1,6 @@
-"""`cometmq parking`: message groups that an ordered consumer has put aside.
+"""`cometmq parking`: lists, retries and skips message groups that an ordered consumer parked.
 
-Job: options, listings and the question before something is given up. It must not read or write
+Job: options, listings and the question before messages are given up. It must not read or write
 parking topics; `cometmq.client.extensions.parking.admin` does.
 """
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cometmq.cli.admin.existing_group import require_group
+from cometmq.cli.terminal.bodies import body_fields, body_text
 from cometmq.cli.terminal.confirming import confirm
 from cometmq.cli.terminal.options import (
     admin_client,
@@ -53,7 +54,7 @@ def _utc(time_ms: int) -> str:
 def list_parked(
     ctx: click.Context, group: str | None, name_server: str, timeout_s: float, as_json: bool
 ) -> None:
-    """Which message groups are parked for consumer group GROUP (or for all), and why."""
+    """List the message groups that are parked for GROUP (default: all groups), with the reason."""
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_listing
     from cometmq.client.extensions.parking.admin import parking_groups
@@ -108,7 +109,7 @@ def show_parked(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """The parked messages of LANE, in order; LANE as `list` prints it, or a message group."""
+    """List the parked messages of LANE in order; LANE is a name from `list` or a message group."""
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import note, print_listing
     from cometmq.net.loop import run
@@ -127,9 +128,12 @@ def show_parked(
                         "message_id": parked.message_id,
                         "keys": parked.keys,
                         "reason": parked.reason,
-                        "body": message.body.decode("utf-8", "backslashreplace"),
                     }
-                    rows.append(row | {"properties": message.properties} if as_json else row)
+                    if as_json:
+                        row |= body_fields(message.body) | {"properties": message.properties}
+                    else:
+                        row["body"] = body_text(message.body)
+                    rows.append(row)
         return rows, total
 
     rows, total = run(collect())
@@ -153,10 +157,10 @@ def retry_parked(
     is_all: bool,
     timeout_s: float,
 ) -> None:
-    """Have the group's members consume the messages of LANE again, in order, before newer ones.
+    """Let the group's members consume the messages of LANE again, in order, before newer ones.
 
-    When the last one is consumed the message group flows on. When one fails too often again, it
-    stands still and the consumer's on_parked is called.
+    When the last message is consumed, the message group continues as before. When a message fails
+    too often again, the lane stays parked and the consumer's on_parked is called.
 
     \b
     cometmq parking retry billing customer-7
@@ -206,7 +210,7 @@ def skip_parked(
     yes: bool,
     timeout_s: float,
 ) -> None:
-    """Give up the first message of LANE, or more; the rest stays parked.
+    """Give up the first message of LANE, or the first --count; the others stay parked.
 
     The messages stay in the topic %PARK%GROUP until they expire; nobody consumes them again.
 

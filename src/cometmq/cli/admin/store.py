@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from cometmq.cli.terminal.bodies import body_text
 from cometmq.cli.terminal.options import is_quiet, json_option, set_up_logging
 from cometmq.cli.terminal.values import GIVEN
 
@@ -51,7 +52,7 @@ def _root(directory: str) -> str:
 def inspect(
     ctx: click.Context, directory: str, count: int | None, start: int | None, as_json: bool
 ) -> None:
-    """What is in store directory DIR: log files, queues with their ranges, index, checkpoint.
+    """Describe store directory DIR: log files, queues with their ranges, index, checkpoint.
 
     With --records N, the first N messages of the log (from --from POSITION on).
     """
@@ -86,7 +87,7 @@ def _record(record: "StoredMessage") -> dict[str, Any]:
         "stored": _time(record.store_timestamp_ms),
         "tags": record.properties.get("TAGS"),
         "keys": record.properties.get("KEYS"),
-        "body": record.body[:200].decode("utf-8", "backslashreplace"),
+        "body": body_text(record.body, 200),
     }
 
 
@@ -96,7 +97,7 @@ def _time(milliseconds: int) -> str | None:
     try:
         return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
     except (OverflowError, OSError, ValueError):
-        return f"{milliseconds} ms"  # damaged, or from another world
+        return f"{milliseconds} ms"  # damaged: no calendar has this time
 
 
 def _view_json(view: "StoreView") -> dict[str, Any]:
@@ -198,8 +199,8 @@ def _fields(values: dict[str, Any]) -> str:
 def verify(ctx: click.Context, directory: str, as_json: bool) -> int:
     """Check every record, unit and index entry of store directory DIR.
 
-    Says what is wrong in which file at which position, and repairs nothing. A store that a broker
-    is writing may look torn at its end. Exit code 5 when anything but a note was found.
+    Each fault is printed with its file and position; nothing is repaired. The end of a store that
+    a broker is writing may look incomplete. Exit code 5 when there is anything but a note.
     """
     set_up_logging(ctx)
     from cometmq.cli.terminal.exit_codes import STORE

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cometmq.cli.terminal.confirming import confirm
+from cometmq.cli.terminal.namespace import CLUSTER_NAME, namespace, namespace_option
 from cometmq.cli.terminal.options import (
     admin_client,
     json_option,
@@ -15,7 +16,10 @@ from cometmq.cli.terminal.options import (
 from cometmq.cli.terminal.values import NAME
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cometmq.client.extensions.growing_admin import GrowthStatus
+    from cometmq.model import TopicConfig
 
 __all__ = ["topic"]
 
@@ -27,6 +31,7 @@ def topic() -> None:
 
 @topic.command("list", short_help="Names of all topics.")
 @name_server_option
+@namespace_option
 @click.option("--all", "include_system", is_flag=True, help="RocketMQ's own topics too.")
 @timeout_option
 @json_option
@@ -34,19 +39,20 @@ def topic() -> None:
 def list_topics(
     ctx: click.Context, name_server: str, include_system: bool, timeout_s: float, as_json: bool
 ) -> None:
-    """Names of all topics with their queues; --all adds retry, dead-letter and system topics."""
+    """List all topics with their queues; --all adds retry, dead-letter and system topics."""
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_listing
     from cometmq.net.loop import run
 
     async def collect() -> list[dict[str, object]]:
         rows: list[dict[str, object]] = []
+        space = namespace()
         async with admin_client(name_server, timeout_s) as admin:
-            for name in await admin.topic_list(include_system=include_system):
+            for name in filter(space.has, await admin.topic_list(include_system=include_system)):
                 route = await admin.topic_route(name)
                 rows.append(
                     {
-                        "topic": name,
+                        "topic": space.unwrap(name),
                         "read_queues": sum(q.read_queue_count for q in route.queue_datas),
                         "write_queues": sum(q.write_queue_count for q in route.queue_datas),
                         "brokers": [data.broker_name for data in route.queue_datas],
@@ -61,9 +67,10 @@ def list_topics(
     )
 
 
-@topic.command("create", short_help="Create or change a topic.")
-@click.argument("name", type=NAME)
+@topic.command("create", short_help="Create a topic.")
+@click.argument("name", type=CLUSTER_NAME)
 @name_server_option
+@namespace_option
 @click.option("--queues", type=click.IntRange(1, 65535), default=8, show_default=True)
 @click.option("--cluster", type=NAME, help="Only on the masters of this cluster.")
 @click.option("--broker", "broker_name", type=NAME, help="Only on this broker.")
@@ -80,24 +87,56 @@ def create(
     order: bool,
     timeout_s: float,
 ) -> None:
-    """Create topic NAME with so many queues on every master, or change it."""
+    """Create topic NAME with so many queues on every master.
+
+    An existing topic stays as it is: with the same settings the command says so, with others it
+    ends with exit code 1. `topic grow` and `topic shrink` change the queues.
+    """
     set_up_logging(ctx)
+    from cometmq.model import TopicConfig
     from cometmq.net.loop import run
 
-    async def make() -> int:
+    async def make() -> tuple[bool, int]:
         async with admin_client(name_server, timeout_s) as admin:
-            await admin.create_topic(
-                name, queue_count=queues, order=order, cluster=cluster, broker_name=broker_name
-            )
-            return len((await admin.topic_route(name)).queue_datas)
+            wanted = TopicConfig(name, queues, queues, order=order)
+            present = await admin.topic_at_masters(name, cluster=cluster, broker_name=broker_name)
+            _refuse_change(wanted, present)
+            missing = [broker for broker, config in present.items() if config is None]
+            for broker in missing:
+                await admin.create_topic(name, queue_count=queues, order=order, broker_name=broker)
+            return bool(missing), len((await admin.topic_route(name)).queue_datas)
 
-    count = run(make())
-    print(f"topic {name}: {queues} queues on each of {count} broker{'s' if count != 1 else ''}")
+    is_new, count = run(make())
+    print(
+        f"topic {name}: {'' if is_new else 'exists already with '}{queues} queues on each of "
+        f"{count} broker{'s' if count != 1 else ''}"
+    )
+
+
+def _refuse_change(wanted: "TopicConfig", present: "Mapping[str, TopicConfig | None]") -> None:
+    for broker_name, config in present.items():
+        if config is None:
+            continue
+        counts = (config.read_queue_count, config.write_queue_count)
+        if counts != (wanted.read_queue_count, wanted.write_queue_count):
+            verb = "grow" if wanted.write_queue_count > config.write_queue_count else "shrink"
+            raise click.ClickException(
+                f"topic {config.topic} exists on {broker_name} with {counts[1]} queues to write "
+                f"and {counts[0]} to read, and nothing was changed; to change them: cometmq topic "
+                f"{verb} {config.topic} --queues {wanted.write_queue_count}"
+            )
+        if config.order != wanted.order:
+            raise click.ClickException(
+                f"topic {config.topic} exists on {broker_name} "
+                f"{'with' if config.order else 'without'} the mark of an ordered topic, and nothing"
+                " was changed; mqadmin updateTopic -o changes the mark"
+            )
 
 
 @topic.command("delete", short_help="Delete a topic with its messages.")
-@click.argument("name", type=NAME)
+@click.argument("name", type=CLUSTER_NAME)
 @name_server_option
+@namespace_option
 @click.option("--cluster", type=NAME, help="Only on this cluster.")
 @click.option("-y", "--yes", is_flag=True, help="Skip the confirmation.")
 @timeout_option
@@ -125,14 +164,15 @@ def delete(
     print(f"topic {name}: deleted")
 
 
-@topic.command("route", short_help="Which brokers have how many queues of a topic.")
-@click.argument("name", type=NAME)
+@topic.command("route", short_help="Brokers of a topic, with their queues.")
+@click.argument("name", type=CLUSTER_NAME)
 @name_server_option
+@namespace_option
 @timeout_option
 @json_option
 @click.pass_context
 def route(ctx: click.Context, name: str, name_server: str, timeout_s: float, as_json: bool) -> None:
-    """Which brokers have how many queues of topic NAME, and where they listen."""
+    """List the brokers of topic NAME with their queues and the addresses they listen on."""
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_listing
     from cometmq.model.flags import PERM_READ, PERM_WRITE
@@ -140,8 +180,8 @@ def route(ctx: click.Context, name: str, name_server: str, timeout_s: float, as_
 
     async def collect() -> list[dict[str, object]]:
         async with admin_client(name_server, timeout_s) as admin:
-            found = await admin.topic_route(name)
-        brokers = {data.broker_name: data for data in found.broker_datas}
+            topic_route = await admin.topic_route(name)
+        brokers = {data.broker_name: data for data in topic_route.broker_datas}
         return [
             {
                 "broker": data.broker_name,
@@ -155,7 +195,7 @@ def route(ctx: click.Context, name: str, name_server: str, timeout_s: float, as_
                 "readable": bool(data.perm & PERM_READ),
                 "writable": bool(data.perm & PERM_WRITE),
             }
-            for data in found.queue_datas
+            for data in topic_route.queue_datas
             if data.broker_name in brokers
         ]
 
@@ -163,15 +203,16 @@ def route(ctx: click.Context, name: str, name_server: str, timeout_s: float, as_
 
 
 @topic.command("status", short_help="First and next queue offset of each queue.")
-@click.argument("name", type=NAME)
+@click.argument("name", type=CLUSTER_NAME)
 @name_server_option
+@namespace_option
 @timeout_option
 @json_option
 @click.pass_context
 def status(
     ctx: click.Context, name: str, name_server: str, timeout_s: float, as_json: bool
 ) -> None:
-    """What each queue of topic NAME holds: its first and next queue offset, and the number."""
+    """List each queue of topic NAME: its first and next queue offset and its message count."""
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_listing
     from cometmq.net.loop import run
@@ -183,23 +224,28 @@ def status(
             {
                 "broker": queue.broker_name,
                 "queue_id": queue.queue_id,
-                "min_offset": held.min_offset,
-                "max_offset": held.max_offset,
-                "messages": held.count,
+                "min_offset": bounds.min_offset,
+                "max_offset": bounds.max_offset,
+                "messages": bounds.count,
             }
-            for queue, held in sorted(offsets.items())
+            for queue, bounds in sorted(offsets.items())
         ]
 
     print_listing(run(collect()), as_json=as_json)
 
 
 @topic.command("grow", short_help="More queues, with the order of message groups kept.")
-@click.argument("name", type=NAME)
+@click.argument("name", type=CLUSTER_NAME)
 @name_server_option
+@namespace_option
 @click.option("--queues", type=click.IntRange(1, 65535), required=True, help="On each broker.")
 @click.option("--cluster", type=NAME, help="Only on the masters of this cluster.")
 @click.option(
-    "--broker", "broker_names", type=NAME, multiple=True, help="Only on this broker; repeatable."
+    "--broker",
+    "broker_names",
+    type=NAME,
+    multiple=True,
+    help="Only on this broker; may be repeated.",
 )
 @timeout_option
 @click.pass_context
@@ -212,10 +258,10 @@ def grow(
     broker_names: tuple[str, ...],
     timeout_s: float,
 ) -> None:
-    """Give topic NAME so many queues on each master, also on masters that do not have it yet.
+    """Give topic NAME more queues on each master, also on masters that do not have it yet.
 
-    A message group of our producers stays in its old queue until all consumer groups are through
-    with what it has there. The command returns at once; `cometmq topic growth` tells how far it is.
+    A message group of our producers stays in its old queue until every consumer group has consumed
+    its messages there. The command returns at once; `cometmq topic growth` shows the progress.
     """
     set_up_logging(ctx)
     from cometmq.net.loop import run
@@ -230,11 +276,13 @@ def grow(
 
 
 @topic.command("shrink", short_help="Fewer queues, with the order of message groups kept.")
-@click.argument("name", type=NAME)
+@click.argument("name", type=CLUSTER_NAME)
 @name_server_option
+@namespace_option
 @click.option("--queues", type=click.IntRange(1, 65535), required=True, help="On each broker.")
 @click.option("--cluster", type=NAME, help="Only on the masters of this cluster.")
-@click.option("--without", multiple=True, help="No queue on this broker any more; repeatable.")
+@click.option("--without", multiple=True, help="Leave no queue on this broker; may be repeated.")
+@click.option("-y", "--yes", is_flag=True, help="Skip the confirmation.")
 @timeout_option
 @click.pass_context
 def shrink(
@@ -244,85 +292,112 @@ def shrink(
     queues: int,
     cluster: str | None,
     without: tuple[str, ...],
+    yes: bool,
     timeout_s: float,
 ) -> None:
     """Leave topic NAME so many queues on each broker.
 
-    A queue that is to go takes no new message group, and vanishes when it is consumed.
+    The command lists the queues that go, with their messages. Such a queue takes no new message
+    group. Its messages stay readable until every consumer group has consumed them; then it
+    disappears. The command asks first where messages are stored and no consumer group reads them.
     """
     set_up_logging(ctx)
+    from cometmq.cli.terminal.output import print_listing
     from cometmq.net.loop import run
 
     async def change() -> "GrowthStatus":
         async with admin_client(name_server, timeout_s) as admin:
+            offsets = await admin.topic_offsets(name)
+            rows = [
+                {
+                    "broker": queue.broker_name,
+                    "queue_id": queue.queue_id,
+                    "messages": bounds.count,
+                }
+                for queue, bounds in sorted(offsets.items())
+                if queue.queue_id >= queues or queue.broker_name in without
+            ]
+            print_listing(rows, as_json=False, empty=f"no queue of {name} goes")
+            messages = sum(int(str(row["messages"])) for row in rows)
+            if messages and not yes and not await admin.topic_groups(name):
+                confirm(
+                    f"No consumer group reads {name}: a queue that goes hides its messages. Shrink?"
+                )
             return await admin.shrink_topic(name, queues, cluster=cluster, without=without)
 
     _print_growth(run(change()))
 
 
-@topic.command("growth", short_help="How far a change of the queues is, and who is behind.")
-@click.argument("name", type=NAME)
+@topic.command("growth", short_help="Progress of a change of queues, and the groups it waits for.")
+@click.argument("name", type=CLUSTER_NAME)
 @name_server_option
-@click.option("--close", is_flag=True, help="Move groups that never pause; their sends wait.")
+@namespace_option
+@click.option(
+    "--close", is_flag=True, help="Move message groups that never pause; their sends wait."
+)
 @timeout_option
 @json_option
 @click.pass_context
 def growth(
     ctx: click.Context, name: str, name_server: str, close: bool, timeout_s: float, as_json: bool
 ) -> None:
-    """How far topic NAME is on its way to other queues, and which consumer groups it waits for.
+    """Show how far the change of topic NAME's queues is and which consumer groups it waits for.
 
-    A message group that always has something under way keeps its old queue. With --close its sends
-    wait until the consumers are through, and then it moves too.
+    A message group that always has unconsumed messages keeps its old queue. With --close, its
+    sends wait until consumers have caught up, and then it moves too.
 
-    Once everything has moved, this command writes so to each broker: from then on no producer needs
-    a broker that the topic has left, and one may be stopped for good.
+    When everything has moved, this command records that at each broker. From then on no producer
+    needs a broker that the topic has left, and such a broker may be stopped for good.
     """
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_json
     from cometmq.net.loop import run
 
-    async def look() -> "GrowthStatus":
+    async def ask() -> "GrowthStatus":
         async with admin_client(name_server, timeout_s) as admin:
             return await (admin.close_topic_growth(name) if close else admin.topic_growth(name))
 
-    found = run(look())
+    status = run(ask())
     if as_json:
         print_json(
             {
-                "topic": found.topic,
-                "phase": found.phase,
-                "epoch": found.epoch,
-                "old": found.old,
-                "new": found.new,
-                "moved": found.moved,
-                "buckets": found.buckets,
-                "absent": list(found.absent),
-                "leaving": [str(queue) for queue in found.leaving],
+                "topic": namespace().unwrap(status.topic),
+                "phase": status.phase,
+                "epoch": status.epoch,
+                "old": status.old,
+                "new": status.new,
+                "moved": status.moved,
+                "buckets": status.buckets,
+                "absent": list(status.absent),
+                "leaving": [str(namespace().unwrap_queue(queue)) for queue in status.leaving],
                 "waiting_for": [
-                    {"group": one.group, "queue": str(one.queue), "lag": one.lag}
-                    for one in found.waiting_for
+                    {
+                        "group": namespace().unwrap(waiting.group),
+                        "queue": str(namespace().unwrap_queue(waiting.queue)),
+                        "lag": waiting.lag,
+                    }
+                    for waiting in status.waiting_for
                 ],
             }
         )
     else:
-        _print_growth(found)
+        _print_growth(status)
 
 
-def _print_growth(found: "GrowthStatus") -> None:
-    if found.phase == "none":
-        print(f"topic {found.topic}: never grew; cometmq topic grow changes its queues")
+def _print_growth(status: "GrowthStatus") -> None:
+    if status.phase == "none":
+        print(f"topic {status.topic}: never grew; cometmq topic grow changes its queues")
         return
     print(
-        f"topic {found.topic}: growth {found.epoch} from {found.old} to {found.new} is "
-        f"{found.phase}, {found.moved} of {found.buckets} buckets of message groups have moved"
+        f"topic {status.topic}: growth {status.epoch} from {status.old} to {status.new} is "
+        f"{status.phase}, {status.moved} of {status.buckets} buckets of message groups have moved"
     )
-    for name in found.absent:
-        print(f"  waits for the broker {name}, which is not there")
-    for queue in found.leaving:
+    for name in status.absent:
+        print(f"  waits for the broker {name}, which does not answer")
+    for queue in status.leaving:
         print(f"  queue {queue.queue_id} of {queue.broker_name} goes when it is consumed")
-    for one in found.waiting_for:
+    for waiting in status.waiting_for:
         print(
-            f"  waits for {one.group}: {one.lag} messages in queue {one.queue.queue_id} of "
-            f"{one.queue.broker_name}"
+            f"  waits for {waiting.group}: {waiting.lag} messages in queue "
+            f"{waiting.queue.queue_id} of {waiting.queue.broker_name}"
         )

@@ -20,7 +20,7 @@ __all__ = ["Archived", "archive_demo"]
 TIMEOUT_S: Final = 300
 COLUMNS: Final = (
     "carrier string, flight int, origin string, dest string, distance bigint, "
-    "dep_delay double, arr_delay double, time_hour string"
+    "month int, hour int, dep_delay double, arr_delay double, time_hour string"
 )
 
 
@@ -38,6 +38,11 @@ class Archived:
     """Why the step was skipped, and what to install."""
     fault: str = ""
 
+    @property
+    def is_done(self) -> bool:
+        """Whether there is an archive."""
+        return not self.skipped and not self.fault
+
     def line(self) -> str:
         """Describe the outcome for the terminal."""
         if self.skipped:
@@ -47,7 +52,7 @@ class Archived:
         return (
             f"archived by Spark: {self.rows:,} rows, {self.files} Parquet files, "
             f"{self.size_bytes / 1_048_576:.1f} MiB, {self.seconds:.1f} s\n"
-            f"archive {self.folder}\nreport  {self.report}"
+            f"archive {self.folder}\nreport  {self.report} (about the archive)"
         )
 
     def faults(self, sent_count: int) -> list[str]:
@@ -64,13 +69,13 @@ def archive_demo(name_server: str, topic: str, folder: Path) -> Archived:
     target = folder.absolute() / "archive"
     if (target / "_manifest").is_dir():
         shutil.rmtree(target)
-    page = folder.absolute() / "report.html"
+    page = folder.absolute() / "archive.html"
     command = [sys.executable, "-m", "cometmq", "pipeline", "archive", "-n", name_server]
     command += ["--topic", topic, "--to", str(target), "--json-schema", COLUMNS]
     command += ["--report", str(page), "--json"]
     started = time.monotonic()
     try:
-        done = subprocess.run(  # noqa: S603 - this very interpreter
+        done = subprocess.run(  # noqa: S603 - this interpreter
             command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:

@@ -15,6 +15,7 @@ from cometmq.cli.terminal.options import is_quiet, json_option, set_up_logging
 
 if TYPE_CHECKING:
     from cometmq.cli.demo.archive import Archived
+    from cometmq.cli.demo.page import DemoPage
     from cometmq.cli.demo.run import DemoPlan, DemoReport, GroupReport
 
 __all__ = ["demo", "own_cluster"]
@@ -55,7 +56,7 @@ _MIB: Final = 1024 * 1024
     show_default=True,
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write the archive and its report to DIR.",
+    help="Write the archive and the page to DIR.",
 )
 @json_option
 @click.pass_context
@@ -74,8 +75,8 @@ def demo(
     Each departure from New York in 2013 becomes a JSON message, keyed by flight and tagged by
     carrier. Two instances of one consumer group share them; a second group takes some carriers
     only. Counts per carrier and a checksum of all bodies are compared with the source. At the end
-    Spark archives the topic as Parquet and writes a report; without PySpark or Java that step is
-    skipped. Exit code 1 when anything differs.
+    Spark archives the topic as Parquet, and a page shows when flights are late; without PySpark or
+    Java that step is skipped. Exit code 1 when anything differs.
     """
     set_up_logging(ctx)
     from cometmq.cli.demo.flights import FLIGHT_COUNT, dataset_path, read_flights
@@ -97,12 +98,18 @@ def demo(
                 report, archived = _run(ctx, own, wanted, flights, total, target, keep=True)
     seconds = time.monotonic() - started
     faults = report.faults()
+    page = None
     if archived is not None:
         faults += archived.faults(report.sent.tally.count)
+        if archived.is_done:
+            from cometmq.cli.demo.page import write_demo_page
+
+            page = write_demo_page(report, Path(archived.folder))
+            faults += page.faults
     if as_json:
-        _print_json(report, archived, faults, seconds)
+        _print_json(report, archived, page, faults, seconds)
     else:
-        _print_tables(report, archived, faults, seconds)
+        _print_tables(report, archived, page, faults, seconds)
     return 1 if faults else 0
 
 
@@ -153,7 +160,8 @@ def own_cluster(folder: Path) -> Iterator[str]:
     """Run `cometmq up` on free ports in its own process; yield the name server's address.
 
     Raises:
-        ClientError: the cluster ended before it was ready."""
+        ClientError: the cluster ended before it was ready.
+    """
     import threading
 
     from cometmq.errors import ClientError
@@ -161,8 +169,6 @@ def own_cluster(folder: Path) -> Iterator[str]:
     log_path = folder / "cluster.log"
     command = [sys.executable, "-m", "cometmq", "up", "--store", str(folder / "store")]
     command += ["--name-server-port", "0", "--broker-port", "0"]
-    # The demo writes 150 MB; the default file of 1 GiB would need more of a small disk.
-    command += ["--set", f"mappedFileSizeCommitLog={256 * _MIB}"]
     with (
         log_path.open("w", encoding="utf-8") as log,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as server,
@@ -242,12 +248,12 @@ def _carrier_rows(report: "DemoReport") -> list[dict[str, Any]]:
     return rows
 
 
-def _redelivered(report: "DemoReport") -> int:
-    return sum(group.redelivered for group in (*report.instances, report.filtered))
-
-
 def _print_json(
-    report: "DemoReport", archived: "Archived | None", faults: list[str], seconds: float
+    report: "DemoReport",
+    archived: "Archived | None",
+    page: "DemoPage | None",
+    faults: list[str],
+    seconds: float,
 ) -> None:
     from dataclasses import asdict
 
@@ -260,7 +266,7 @@ def _print_json(
             "topic": report.plan.topic,
             "seconds": round(seconds, 2),
             "body_bytes": report.sent.body_bytes,
-            "redelivered": _redelivered(report),
+            "redelivered": report.redelivered,
             "checksum": {
                 "source": f"{report.sent.tally.checksum:012x}",
                 "group": f"{report.group_tally.checksum:012x}",
@@ -270,12 +276,17 @@ def _print_json(
             "steps": _step_rows(report),
             "carriers": _carrier_rows(report),
             "archive": None if archived is None else asdict(archived),
+            "page": None if page is None else page.path or None,
         }
     )
 
 
 def _print_tables(
-    report: "DemoReport", archived: "Archived | None", faults: list[str], seconds: float
+    report: "DemoReport",
+    archived: "Archived | None",
+    page: "DemoPage | None",
+    faults: list[str],
+    seconds: float,
 ) -> None:
     from cometmq.cli.terminal.output import print_listing
 
@@ -290,7 +301,7 @@ def _print_tables(
     sent = report.sent
     print(
         f"{sent.tally.count:,} flights, {sent.body_bytes / _MIB:.1f} MiB of JSON, "
-        f"{seconds:.1f} s in all, {_redelivered(report):,} redelivered"
+        f"{seconds:.1f} s in all, {report.redelivered:,} redelivered"
     )
     print(
         f"checksum of bodies: source {sent.tally.checksum:012x}, "
@@ -305,3 +316,5 @@ def _print_tables(
         print("every count and checksum equals the source")
     if archived is not None:
         print(archived.line())
+    if page is not None:
+        print(page.line())

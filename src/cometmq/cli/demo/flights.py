@@ -52,8 +52,6 @@ class Tally:
     XOR two equal messages do not cancel out.
     """
 
-    __slots__ = ("carriers", "checksum", "count")
-
     def __init__(self) -> None:
         self.count = 0
         self.checksum = 0

@@ -11,6 +11,7 @@ offset) is counted separately; a run without failures has none.
 import asyncio
 import time
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -73,6 +74,8 @@ class GroupReport:
     redelivered: int = 0
     seconds: float = 0.0
     latencies_ms: "array[float]" = field(default_factory=lambda: array("d"))
+    per_second: Counter[int] = field(default_factory=Counter)
+    """Second since 1970 to messages handled in it."""
 
 
 @dataclass(slots=True)
@@ -90,6 +93,11 @@ class DemoReport:
         """What the two instances received together."""
         first, second = self.instances
         return first.tally.merged(second.tally)
+
+    @property
+    def redelivered(self) -> int:
+        """Messages that came more than once."""
+        return sum(group.redelivered for group in (*self.instances, self.filtered))
 
     def faults(self) -> list[str]:
         """Each failed check in one sentence; empty when all hold."""
@@ -140,6 +148,7 @@ class _Reader:
                 report.redelivered += 1
                 continue
             seen.add(message.queue_offset)
+            report.per_second[int(now_ms) // 1000] += 1
             report.tally.add(message.tags or "", message.body)
             report.latencies_ms.append(now_ms - message.born_timestamp_ms)
         self.last_new = now

@@ -1,4 +1,4 @@
-"""`cometmq consume`: the messages of a topic on stdout, body by body or as JSON lines."""
+"""`cometmq consume`: prints the messages of a topic, as bodies or as JSON lines."""
 
 import signal
 import sys
@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from cometmq.cli.terminal.options import name_server_option, security_options, set_up_logging
-from cometmq.cli.terminal.output import json_text
+from cometmq.cli.terminal.bodies import body_fields, print_body
+from cometmq.cli.terminal.namespace import namespace, namespace_option
+from cometmq.cli.terminal.options import (
+    is_quiet,
+    name_server_option,
+    security_options,
+    set_up_logging,
+)
+from cometmq.cli.terminal.output import json_text, note
 from cometmq.cli.terminal.streams import utf8
 from cometmq.cli.terminal.values import NAME, Finite, boundary_or_ms
 
@@ -22,14 +29,15 @@ if TYPE_CHECKING:
 __all__ = ["consume"]
 
 ONLOOKER_GROUP: Final = "TOOLS_CONSUMER"
-"""RocketMQ's own for tools: every broker has it, also where groups are not made by themselves."""
+"""RocketMQ's group for tools: every broker has it, also one that creates no groups by itself."""
 POLL_MS: Final = 500
-"""How soon --wait and --until-end are looked at again; messages themselves come at once."""
+"""--wait and --until-end are checked this often; messages are printed at once."""
 
 
 @click.command(short_help="Print the messages of a topic as they arrive.")
 @click.argument("topic", type=NAME)
 @name_server_option
+@namespace_option
 @click.option(
     "-g",
     "--group",
@@ -51,6 +59,12 @@ POLL_MS: Final = 500
     help="Where to begin; TIME is 2026-01-31T12:00:00+00:00 or ms since 1970. "
     "A group with stored offsets goes on from there.",
 )
+@click.option(
+    "--sandbox",
+    type=NAME,
+    help="Only messages of this sandbox, main for those without one; with --group, as a consumer "
+    "of the group in this sandbox.",
+)
 @click.option("--count", type=click.IntRange(min=1), help="Stop after so many messages.")
 @click.option("--until-end", is_flag=True, help="Stop where the topic ends now. Not with --group.")
 @click.option(
@@ -70,6 +84,7 @@ def consume(
     tags: str,
     sql: str | None,
     start: str,
+    sandbox: str | None,
     count: int | None,
     until_end: bool,
     wait_s: float | None,
@@ -78,7 +93,8 @@ def consume(
     """Print the messages of TOPIC as they come: the body, or with --json everything.
 
     Ends with Ctrl-C, SIGTERM, --count, --until-end or --wait; exit code 4 when --count was asked
-    for and fewer came.
+    for and fewer came. A terminal shows a body that is no text as base64, and so does --json, in
+    `body_base64`; a file or a pipe gets each body as it is, with a line end behind it.
 
     \b
     cometmq consume Orders --from first --until-end
@@ -93,6 +109,7 @@ def consume(
     if sql is not None and tags != "*":
         raise click.UsageError("--tags and --sql do not go together; write TAGS = 'A' in --sql")
     from cometmq.cli.terminal.exit_codes import NOT_FOUND
+    from cometmq.client.base.sandbox import check_sandbox
     from cometmq.core.filter.subscription import Sql92
     from cometmq.net.loop import run
 
@@ -100,8 +117,10 @@ def consume(
     reading = _Reading(
         topic, wanted, boundary_or_ms(start, "--from"), count, until_end, wait_s, as_json
     )
+    reading.is_quiet = is_quiet(ctx)
+    reading.sandbox = check_sandbox(sandbox)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        # A shell's background job begins so, and the loop would leave SIGTERM ignored as well.
+        # A shell starts background jobs like this, and the loop would then ignore SIGTERM too.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     run(
         _stoppable(
@@ -112,8 +131,8 @@ def consume(
 
 
 async def _stoppable(reading: "Coroutine[None, None, None]") -> None:
-    """SIGTERM ends the command as Ctrl-C does: what was printed is committed."""
-    # The handler of Ctrl-C is the loop's own by now: it cancels this very task.
+    """Let SIGTERM end the command as Ctrl-C does: the printed messages are committed."""
+    # By now the loop has its own handler of Ctrl-C, which cancels this task.
     before = signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     try:
         await reading
@@ -122,7 +141,7 @@ async def _stoppable(reading: "Coroutine[None, None, None]") -> None:
 
 
 class _Reading:
-    """One run: what to print and when to stop."""
+    """One run of the command: prints messages until a limit is reached."""
 
     def __init__(
         self,
@@ -135,6 +154,8 @@ class _Reading:
         as_json: bool,
     ) -> None:
         self.printed = 0
+        self.is_quiet = False
+        self.sandbox: str | None = None
         self._topic = topic
         self._wanted = wanted
         self._start = start
@@ -144,7 +165,7 @@ class _Reading:
         self._as_json = as_json
 
     async def in_group(self, name_server: str, group: str) -> None:
-        """Share the topic with the group's other members and commit."""
+        """Consume as a member of the group, and commit."""
         from asyncio import CancelledError
 
         from cometmq.client import PullConsumer
@@ -154,19 +175,22 @@ class _Reading:
             {self._topic: self._wanted},
             name_server=name_server,
             consume_from=self._start,
+            namespace=namespace().name,
+            sandbox=self.sandbox,
             **security_options(),
         ) as consumer:
-            # A program may wait for its topic; at a terminal it is more likely misspelt.
+            # A program may wait for its topic; at a terminal the name is more likely misspelt.
             await consumer.fetch_queues(self._topic)
+            self._say_waiting(f"group {group} goes on where it was; a new group begins", "")
             try:
                 await self._read(consumer, {})
             except CancelledError:
-                # Only waits are interrupted, so all that was handed out is printed.
+                # Only waits are interrupted, so every message from a poll is printed.
                 await consumer.shutdown()
                 raise
 
     async def onlooking(self, name_server: str) -> None:
-        """Read every queue without leaving a trace in any group's offsets."""
+        """Read every queue; no group's offsets change."""
         from cometmq.client import PullConsumer
 
         consumer = PullConsumer(
@@ -174,6 +198,7 @@ class _Reading:
             name_server=name_server,
             consume_from=self._start,
             auto_commit=False,
+            namespace=namespace().name,
             **security_options(),
         )
         async with consumer:
@@ -183,25 +208,47 @@ class _Reading:
             await consumer.assign(queues, self._wanted)
             for queue, queue_offset in begins.items():
                 await consumer.seek(queue, queue_offset)
-            await self._read(consumer, ends)
+            self._say_waiting(
+                f"reading {len(queues)} queues", "; --from first prints the stored ones"
+            )
+            await self._read(consumer, ends, self.sandbox)
+
+    def _say_waiting(self, beginning: str, advice: str) -> None:
+        """Say what is printed and what ends the command, unless it ends by itself soon."""
+        if self.is_quiet or self._until_end:
+            return
+        where = {"first": "at the first message", "last": "at the end" + advice}
+        end = "Ctrl-C ends" if self._wait_s is None else f"{self._wait_s:g} s without a message end"
+        note(
+            f"waiting for messages of {self._topic}: {beginning} "
+            f"{where.get(str(self._start), 'at the time given')}. {end} this"
+        )
 
     async def _begins(
         self, consumer: "PullConsumer", queues: "Sequence[MessageQueue]"
     ) -> "dict[MessageQueue, int]":
+        if isinstance(self._start, int):
+            return await consumer.offsets_for_times(dict.fromkeys(queues, self._start))
         if self._start == "first":
             return await consumer.begin_offsets(queues)
-        if self._start == "last":
-            return await consumer.end_offsets(queues)
-        assert isinstance(self._start, int)
-        return await consumer.offsets_for_times(dict.fromkeys(queues, self._start))
+        return await consumer.end_offsets(queues)
 
-    async def _read(self, consumer: "PullConsumer", ends: "dict[MessageQueue, int]") -> None:
+    async def _read(
+        self,
+        consumer: "PullConsumer",
+        ends: "dict[MessageQueue, int]",
+        only: str | None = None,
+    ) -> None:
+        """Print what the consumer polls; ``only`` is a sandbox, or None for all messages."""
+        from cometmq.client.base.sandbox import MAIN
+
         last_come = time.monotonic()
         while not await self._is_done(consumer, ends):
             left = 1000 if self._count is None else min(1000, self._count - self.printed)
             messages = await consumer.poll(POLL_MS, left)
             for message in messages:
-                if message.queue_offset < ends.get(message.message_queue, sys.maxsize):
+                is_before_end = message.queue_offset < ends.get(message.message_queue, sys.maxsize)
+                if is_before_end and only in (None, message.sandbox or MAIN):
                     self._print(message)
             sys.stdout.flush()
             now = time.monotonic()
@@ -222,9 +269,8 @@ class _Reading:
 
     def _print(self, message: "ReceivedMessage") -> None:
         self.printed += 1
-        text = message.body.decode("utf-8", "backslashreplace")
         if not self._as_json:
-            print(text)
+            print_body(message.body)
             return
         queue = message.message_queue
         print(
@@ -241,7 +287,7 @@ class _Reading:
                     "born_timestamp_ms": message.born_timestamp_ms,
                     "store_timestamp_ms": message.store_timestamp_ms,
                     "reconsume_times": message.reconsume_times,
-                    "body": text,
+                    **body_fields(message.body),
                 }
             )
         )

@@ -1,4 +1,4 @@
-"""`cometmq produce`: one message from the command line, or one per line of a file or of stdin."""
+"""`cometmq produce`: sends one message, or one per line of a file or of stdin."""
 
 import sys
 from collections import deque
@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from cometmq.cli.terminal.namespace import namespace, namespace_option
 from cometmq.cli.terminal.options import (
+    admin_client,
     is_quiet,
     json_option,
     name_server_option,
@@ -26,13 +28,14 @@ __all__ = ["produce"]
 
 IN_FLIGHT_MAX: Final = 512
 LINGER_MS_MAX: Final = 60_000
-"""A message that lingers is in this process' memory only."""
+"""A lingering message is only in this process's memory."""
 
 
 @click.command(short_help="Send messages: one from the command line, or one per line of a file.")
 @click.argument("topic", type=NAME)
 @click.argument("body", required=False)
 @name_server_option
+@namespace_option
 @click.option(
     "-f",
     "--file",
@@ -81,12 +84,13 @@ LINGER_MS_MAX: Final = 60_000
     metavar="TIME",
     help="Deliver at an exact time: 2026-12-24T18:00 (local, or with a zone), or ms since 1970.",
 )
+@click.option("--sandbox", type=NAME, help="Mark the messages as those of this sandbox.")
 @click.option("--count", type=click.IntRange(min=1), default=1, help="Send BODY so many times.")
 @click.option(
     "--linger",
     "linger_ms",
     type=Finite(min=0, max=LINGER_MS_MAX),
-    help="Batch for so many ms; what is left at the end goes at once.",
+    help="Batch for so many ms; at the end of the input the last batch goes at once.",
 )
 @timeout_option
 @json_option
@@ -104,6 +108,7 @@ def produce(
     delay_level: int,
     delay: str | None,
     deliver_at: str | None,
+    sandbox: str | None,
     count: int,
     linger_ms: float | None,
     timeout_s: float,
@@ -120,6 +125,7 @@ def produce(
     if (body is None) == (path is None):
         raise click.UsageError("give either BODY or --file PATH ('-' is stdin)")
     from cometmq.cli.terminal.lines import line_batches
+    from cometmq.cli.terminal.output import note
     from cometmq.model import Message
     from cometmq.net.loop import run
 
@@ -142,6 +148,7 @@ def produce(
             message_group=message_group,
         )
 
+    is_new = run(_is_new(name_server, topic, timeout_s))
     source: Any = nullcontext() if path is None else _lines(path)
     with source as lines:
         results = run(
@@ -150,12 +157,33 @@ def produce(
                 message,
                 line_batches(lines) if body is None else _repeated(argument_bytes(body), count),
                 linger_ms,
+                sandbox,
                 round(timeout_s * 1000),
                 keep=as_json or (body is not None and count <= 20),
                 quiet=is_quiet(ctx),
             )
         )
+    if is_new and results.sent:
+        made = namespace().wrap(topic)
+        note(
+            f"topic {made} did not exist, and a broker made it for this message; "
+            f"if the name is a typing error: cometmq topic delete {made}"
+        )
     return _report(results, topic, as_json=as_json)
+
+
+async def _is_new(name_server: str, topic: str, timeout_s: float) -> bool:
+    """Whether the name servers know no such topic; False when they cannot be asked."""
+    from cometmq.errors import CometError, NoRoute
+
+    try:
+        async with admin_client(name_server, timeout_s) as admin:
+            await admin.topic_route(namespace().wrap(topic))
+    except NoRoute:
+        return True
+    except CometError:
+        return False  # the send waits for the name server, and says what is wrong
+    return False
 
 
 def _delay_ms(text: str) -> int:
@@ -204,7 +232,7 @@ async def _repeated(body: bytes, count: int) -> AsyncIterator[list[bytes]]:
 
 
 class _Results:
-    """What came of the sends: all results where they are to be listed, else their number."""
+    """The outcome of the sends: every result if results are listed, otherwise their number."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -217,6 +245,7 @@ async def _send(
     message: "Callable[[bytes], Message]",
     batches: AsyncIterator[list[bytes]],
     linger_ms: float | None,
+    sandbox: str | None,
     timeout_ms: int,
     *,
     keep: bool,
@@ -244,6 +273,8 @@ async def _send(
         name_server=name_server,
         linger_ms=linger_ms,
         timeout_ms=timeout_ms,
+        namespace=namespace().name,
+        sandbox=sandbox,
         **security_options(),
     )
     with progress("sent", quiet=quiet) as (bar,):
@@ -292,7 +323,7 @@ def _report(results: _Results, topic: str, *, as_json: bool) -> int:
     if as_json or rows:
         print_listing(rows, as_json=as_json)
     elif results.sent or not results.failures:
-        print(f"sent {results.sent:,} messages to {topic}")
+        print(f"sent {results.sent:,} message{'s' if results.sent != 1 else ''} to {topic}")
     if not results.failures:
         return 0
     first = results.failures[0]

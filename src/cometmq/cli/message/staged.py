@@ -1,4 +1,4 @@
-"""`cometmq staged`: which batches a sink has published, what waits, and how to begin anew."""
+"""`cometmq staged`: lists published and staged batches, and lets a sink start again."""
 
 from datetime import UTC, datetime
 
@@ -18,7 +18,7 @@ __all__ = ["staged"]
 
 
 def _utc(time_ms: int) -> str:
-    """A time as a person reads it and a script sorts it."""
+    """An ISO time in UTC, which people read and scripts sort."""
     return datetime.fromtimestamp(time_ms // 1000, tz=UTC).isoformat()
 
 
@@ -27,7 +27,7 @@ def staged() -> None:
     """List and forget staged batches."""
 
 
-@staged.command("list", short_help="Sinks with their last batch, and what waits to be published.")
+@staged.command("list", short_help="Sinks with their last batch, and staged batches.")
 @name_server_option
 @click.option("--sink", type=NAME, help="Only this sink.")
 @timeout_option
@@ -36,7 +36,7 @@ def staged() -> None:
 def list_staged(
     ctx: click.Context, name_server: str, sink: str | None, timeout_s: float, as_json: bool
 ) -> None:
-    """Per broker: each sink's last published batch, and what is staged and waits."""
+    """List, by broker, each sink's last published batch and the batches that are staged."""
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_listing
     from cometmq.client.extensions.staging.batches import list_staged as ask
@@ -73,14 +73,14 @@ def list_staged(
     print_listing(rows, as_json=as_json, empty="no staged batches, and no sink that published one")
 
 
-@staged.command("forget", short_help="Let a sink begin anew.")
+@staged.command("forget", short_help="Let a sink start again.")
 @click.argument("sink", type=NAME)
 @name_server_option
 @click.option("-y", "--yes", is_flag=True, help="Skip the confirmation.")
 @timeout_option
 @click.pass_context
 def forget(ctx: click.Context, sink: str, name_server: str, yes: bool, timeout_s: float) -> None:
-    """Remove SINK from the ledgers of all brokers, and drop what it has staged.
+    """Remove SINK from the ledgers of all brokers, and drop its staged messages.
 
     Published messages stay. A batch that was published would be published again afterwards.
     """

@@ -1,4 +1,4 @@
-"""`cometmq transaction`: which transactions are open, and why; those given up asked about again."""
+"""`cometmq transaction`: lists open transactions, and resumes those that brokers gave up."""
 
 from datetime import UTC, datetime
 
@@ -18,14 +18,14 @@ __all__ = ["transaction"]
 
 @click.group(short_help="List open transactions; resume those that brokers gave up.")
 def transaction() -> None:
-    """List open transactions; have those checked again that were given up."""
+    """List open transactions; resume those that brokers gave up."""
 
 
-@transaction.command("list", short_help="Half messages that wait for their end, and why.")
+@transaction.command("list", short_help="Half messages without a decision, with the reason.")
 @name_server_option
 @click.option("--group", "only_group", type=NAME, help="Only this producer group.")
 @click.option(
-    "--given-up", "is_given_up", is_flag=True, help="Those no broker asks about any more."
+    "--given-up", "is_given_up", is_flag=True, help="Transactions that brokers no longer check."
 )
 @timeout_option
 @json_option
@@ -38,10 +38,11 @@ def list_transactions(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Half messages that wait for their end: why, how old, checks so far, and the next check.
+    """List half messages without a decision: the reason, age, checks so far, and the next check.
 
-    The next check is the earliest time; there is none while no producer of the group is online.
-    With --given-up, those nobody decided in time; `resume` has them checked again.
+    The next check comes at this time or later; there is none while no producer of the group is
+    online. --given-up lists the messages that nobody decided in time; `resume` lets brokers check
+    them again.
     """
     set_up_logging(ctx)
     if is_given_up:
@@ -102,7 +103,7 @@ def _list_given_up(
     print_listing(rows, as_json=as_json, empty="no transaction was given up")
 
 
-@transaction.command("resume", short_help="Have given up transactions checked again.")
+@transaction.command("resume", short_help="Let brokers check given up transactions again.")
 @click.argument("transactions", type=NAME, metavar="TRANSACTION...", nargs=-1, required=True)
 @name_server_option
 @timeout_option
@@ -110,11 +111,11 @@ def _list_given_up(
 def resume(
     ctx: click.Context, transactions: tuple[str, ...], name_server: str, timeout_s: float
 ) -> int:
-    """Have the producers of given up transactions asked again, from the first check on.
+    """Let brokers ask producers about given up transactions again, from the first check on.
 
-    TRANSACTION is an id that `list --given-up` prints.  Whether it is delivered is for the check of
-    its producers to say.  A broker resumes each once; what it refuses is named, and the others are
-    resumed all the same.
+    TRANSACTION is an id that `list --given-up` prints. The producer's answer to the check decides
+    whether the message is delivered. A broker resumes each transaction once. A refused one is
+    named, and the others are resumed.
 
     \b
     cometmq transaction list --given-up
@@ -133,7 +134,7 @@ def resume(
             reader = admin.queue_reader()
             known = await given_up_transactions(reader)
             for name in dict.fromkeys(transactions):
-                # The newest, where one was resumed and given up again.
+                # A transaction that was resumed and given up again is listed twice.
                 one = next(
                     (
                         one
@@ -159,5 +160,5 @@ def resume(
 
 
 def _utc(time_ms: int) -> str:
-    """A time as a person reads it and a script sorts it."""
+    """An ISO time in UTC, which people read and scripts sort."""
     return datetime.fromtimestamp(time_ms // 1000, tz=UTC).isoformat()

@@ -12,8 +12,8 @@ from cometmq.cli.terminal.options import name_server_option, security_options, s
 from cometmq.cli.terminal.values import Finite
 
 if TYPE_CHECKING:
+    from cometmq.report.page import ReportPage
     from cometmq.spark.base.progress import RunProgress, Summary
-    from cometmq.spark.base.report import HtmlReport
     from cometmq.spark.pipelines.archive.archive import ArchiveResult
     from cometmq.spark.pipelines.archive.source import ArchiveSource
 
@@ -54,7 +54,7 @@ class _ArchiveGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Refuse a folder in the place of a subcommand."""
+        """Refuse a folder where a subcommand is expected."""
         if self.get_command(ctx, args[0]) is None:
             raise click.UsageError(
                 f"No such command {args[0]!r}; commands are {', '.join(self.list_commands(ctx))}. "
@@ -212,22 +212,61 @@ def archive_summary(result: ArchiveResult, source: str, seconds: float) -> Summa
     )
 
 
-def archive_report(result: ArchiveResult, summary: Summary, progress: RunProgress) -> HtmlReport:
-    """Build the report: facts, rows by topic and date, rate, queues."""
-    from cometmq.spark.base.report import HtmlReport
+def archive_report(result: ArchiveResult, summary: Summary, progress: RunProgress) -> ReportPage:
+    """Build the report: what is archived now, what was left out, where the next run begins."""
+    from cometmq.report.charts import bars, columns
+    from cometmq.report.page import ReportPage
+    from cometmq.spark.base.report import add_facts, add_rate, many
 
-    report = HtmlReport(f"Archive {result.root}")
-    report.summary(summary)
-    report.heading("Rows")
-    report.bar_chart("By topic", sorted(result.rows_by_topic.items()), unit="rows")
-    report.bar_chart("By date", sorted(result.rows_by_date.items()), unit="rows")
-    report.rate_chart(progress)
-    report.heading("Next queue offset to archive")
+    dropped = [
+        f"{count:,} {text}"
+        for count, text in (
+            (result.expired, "expired before this run"),
+            (result.corrupt, "did not decode"),
+        )
+        if count
+    ]
+    report = ReportPage(
+        "What is archived now, and what is not?",
+        f"{many(result.rows, 'message')} of {many(len(result.rows_by_topic), 'topic')} archived; "
+        + (f"{' and '.join(dropped)}" if dropped else "no message was left out")
+        if result.rows or dropped
+        else "Nothing new is stored: the archive has all messages",
+        f"From {summary.facts['source']} into {result.root}.",
+        summary.faults,
+    )
+    report.figure("Archived", result.rows, "messages, each once")
+    report.figure("Files", result.files, f"{result.size_bytes / 1_048_576:,.1f} MiB of Parquet")
+    report.figure("Commits", result.commits)
+    report.figure("Expired before", result.expired, "deleted by the broker")
+    report.figure("Did not decode", result.corrupt)
+    report.figure("No such JSON", result.json_failed, "archived, with nulls in these columns")
+    topics = sorted(result.rows_by_topic.items(), key=lambda item: (-item[1], item[0]))
+    if topics:
+        report.section(
+            f"{topics[0][0]} has {topics[0][1] / max(result.rows, 1):.0%} of the messages",
+            "Archived messages by topic.",
+            chart=bars([(name, float(rows)) for name, rows in topics], name="topic"),
+            half=True,
+        )
+        dates = sorted(result.rows_by_date.items())
+        report.section(
+            f"They were stored on {many(len(dates), 'day')}",
+            "Archived messages by day of storage (UTC).",
+            chart=columns(
+                [day for day, _ in dates],
+                {"messages": [float(rows) for _, rows in dates]},
+                name="day",
+            ),
+            half=True,
+        )
     rows: list[dict[str, Any]] = [
         {"queue": str(queue), "next_offset": position}
         for queue, position in sorted(result.positions.items())
     ]
-    report.table(rows)
+    report.section(f"The next run begins at these offsets of {many(len(rows), 'queue')}", rows=rows)
+    add_rate(report, progress)
+    add_facts(report, summary)
     return report
 
 
@@ -259,8 +298,9 @@ def verify(
     and are counted.
     """
     set_up_logging(ctx)
+    from cometmq.report.page import ReportPage
     from cometmq.spark.base.progress import Summary
-    from cometmq.spark.base.report import HtmlReport
+    from cometmq.spark.base.report import add_facts, add_rate, many
     from cometmq.spark.pipelines.archive.manifest import Manifest
     from cometmq.spark.pipelines.archive.verify import verify as run_verify
     from cometmq.spark.pipelines.base.spark_errors import explain_errors
@@ -283,9 +323,21 @@ def verify(
         "seconds": progress.seconds,
     }
     summary = Summary("archive verify", facts, result.faults)
-    report = HtmlReport(f"Verified: {directory}")
-    report.summary(summary)
-    report.rate_chart(progress)
+    report = ReportPage(
+        "Is the archive what was stored?",
+        f"{many(len(result.faults), 'fault')} in {many(result.files, 'file')}"
+        if result.faults
+        else f"{many(result.files, 'file')} and {many(result.rows, 'row')} are as the manifest says"
+        + ("" if source is None else f"; {result.compared_rows:,} rows equal the source"),
+        f"The archive {directory}, by counts, offsets and checksums.",
+        result.faults,
+    )
+    report.figure("Rows", result.rows)
+    report.figure("Compared with the source", result.compared_rows)
+    report.figure("Expired at the source", result.expired_rows, "cannot be compared")
+    report.figure("Not archived yet", result.unarchived_rows, "stored since")
+    add_rate(report, progress)
+    add_facts(report, summary)
     return finish(summary, as_json=as_json, report=report, report_path=report_path)
 
 
@@ -307,8 +359,9 @@ def compact(
 ) -> int:
     """Merge the files of archive DIR that have less than half of --rows-per-file rows."""
     set_up_logging(ctx)
+    from cometmq.report.page import ReportPage
     from cometmq.spark.base.progress import Summary
-    from cometmq.spark.base.report import HtmlReport
+    from cometmq.spark.base.report import add_facts, many
     from cometmq.spark.pipelines.archive.compact import compact as run_compact
     from cometmq.spark.pipelines.archive.manifest import Manifest
     from cometmq.spark.pipelines.base.spark_errors import explain_errors
@@ -332,8 +385,12 @@ def compact(
         "seconds": progress.seconds,
     }
     summary = Summary("archive compact", facts)
-    report = HtmlReport(f"Compacted: {directory}")
-    report.summary(summary)
+    report = ReportPage(
+        "How many files has the archive now?",
+        f"{many(result.files_before, 'small file')} became {result.files_after:,}",
+        f"The archive {directory}; {many(result.rows, 'row')} moved.",
+    )
+    add_facts(report, summary)
     return finish(summary, as_json=as_json, report=report, report_path=report_path)
 
 

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from cometmq.cli.admin.existing_group import require_group_among
-from cometmq.cli.pipeline.options import finish, open_progress, open_session, spark_options
+from cometmq.cli.pipeline.options import (
+    finish,
+    open_progress,
+    open_session,
+    save_report,
+    spark_options,
+)
 from cometmq.cli.terminal.options import name_server_option, security_options, set_up_logging
 from cometmq.cli.terminal.values import Finite
 
@@ -92,6 +98,7 @@ def backlog(
     and hot producers. Spark starts only when something waits.
     """
     set_up_logging(ctx)
+    from cometmq.cli.terminal.exit_codes import FAILED
     from cometmq.cli.terminal.output import print_json, print_listing
     from cometmq.spark.base.reach import Extent
     from cometmq.spark.pipelines.backlog.findings import (
@@ -127,10 +134,9 @@ def backlog(
     summary = found.summary(name_server, progress)
     report = found.report(summary, progress)
     if as_json:
-        if report_path is not None:
-            summary.report_path = str(report.write(report_path))
+        is_reported = save_report(summary, report, report_path)
         print_json(found.as_json(summary))
-        return 0
+        return 0 if is_reported else FAILED
     print_listing(found.group_rows(), as_json=False, empty="no group has committed an offset")
     for text in found.advice():
         print(f"ADVICE: {text}")

@@ -1,4 +1,4 @@
-"""What the pipeline commands share: Spark options, the session, progress, and the final summary.
+"""Shared by the pipeline commands: Spark options, the session, progress, and the final summary.
 
 PySpark is imported only when a command runs.
 """
@@ -20,10 +20,10 @@ from cometmq.cli.terminal.options import is_quiet
 if TYPE_CHECKING:
     from types import FrameType
 
+    from cometmq.report.page import ReportPage
     from cometmq.spark.base.progress import RunProgress, Summary
-    from cometmq.spark.base.report import HtmlReport
 
-__all__ = ["finish", "open_progress", "open_session", "spark_options"]
+__all__ = ["finish", "open_progress", "open_session", "save_report", "spark_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -110,18 +110,38 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def open_progress(ctx: click.Context, what: str, total: int | None = None) -> RunProgress:
+def open_progress(ctx: click.Context, name: str, total: int | None = None) -> RunProgress:
     """Show progress on stderr; nothing with `-q`."""
     from cometmq.spark.base.progress import RunProgress
 
-    return RunProgress(what, total=total, quiet=is_quiet(ctx))
+    return RunProgress(name, total=total, quiet=is_quiet(ctx))
+
+
+def save_report(summary: Summary, report: ReportPage | None, report_path: str | None) -> bool:
+    """Write the report where a path is given; False, with a line on stderr, where that fails."""
+    from cometmq.cli.terminal.output import note
+    from cometmq.cli.terminal.run_conditions import add_conditions
+    from cometmq.errors import ConfigError
+
+    if report is None or report_path is None:
+        return True
+    add_conditions(report)
+    try:
+        summary.report_path = str(report.write(report_path))
+    except OSError as error:
+        note(f"cometmq: the report {report_path} was not written: {error.strerror or error}")
+        return False
+    except ConfigError as error:
+        note(f"cometmq: the report {report_path} was not written: {error}")
+        return False
+    return True
 
 
 def finish(
     summary: Summary,
     *,
     as_json: bool,
-    report: HtmlReport | None = None,
+    report: ReportPage | None = None,
     report_path: str | None = None,
 ) -> int:
     """Write the report where a path is given, print the summary, and return the exit code.
@@ -129,15 +149,9 @@ def finish(
     The summary is printed even if the report cannot be written.
     """
     from cometmq.cli.terminal.exit_codes import FAILED
-    from cometmq.cli.terminal.output import note, print_json
+    from cometmq.cli.terminal.output import print_json
 
-    is_reported = True
-    if report is not None and report_path is not None:
-        try:
-            summary.report_path = str(report.write(report_path))
-        except OSError as error:
-            is_reported = False
-            note(f"cometmq: the report {report_path} was not written: {error.strerror or error}")
+    is_reported = save_report(summary, report, report_path)
     if as_json:
         print_json(summary.as_json())
     else:

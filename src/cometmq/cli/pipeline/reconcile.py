@@ -42,12 +42,12 @@ def _expressions(
     return Comparing(key, time, values or both.values)
 
 
-def _pairs(given: tuple[str, ...], hint: str) -> dict[str, str]:
+def _pairs(assignments: tuple[str, ...], hint: str) -> dict[str, str]:
     pairs = {}
-    for one in given:
-        name, separator, value = one.partition("=")
+    for assignment in assignments:
+        name, separator, value = assignment.partition("=")
         if not separator:
-            raise click.BadParameter(f"{one!r} is not NAME=VALUE", param_hint=hint)
+            raise click.BadParameter(f"{assignment!r} is not NAME=VALUE", param_hint=hint)
         pairs[name] = value
     return pairs
 
@@ -56,14 +56,14 @@ def _open(
     spark: Any,
     address: Address,
     live: dict[str, str],
-    given: dict[str, str],
+    own_options: dict[str, str],
     columns: str | None,
     *,
     stream: bool,
 ) -> Any:
     from cometmq.spark.pipelines.inputs.frames import open_input, with_json_columns
 
-    options = {**(live if address.kind == "topic" else {}), **given}
+    options = {**(live if address.kind == "topic" else {}), **own_options}
     frame = open_input(spark, address, options=options, stream=stream)
     return frame if columns is None else with_json_columns(frame, columns)
 
@@ -87,7 +87,7 @@ class _Watched:
         rows = [
             extent.rows if is_all or extent.ranges else None for extent, _ in self._sides.values()
         ]
-        return None if None in rows else sum(one or 0 for one in rows)
+        return None if None in rows else sum(count or 0 for count in rows)
 
     def __call__(self, frame: Any, side: str) -> Any:
         from cometmq.spark.pipelines.base.watching import counted
@@ -219,8 +219,8 @@ def reconcile(
     )
     from cometmq.spark.pipelines.reconcile.findings import Reconciling, check_out
 
-    if stream and checkpoint is None:
-        raise click.UsageError("--stream needs --checkpoint DIR, where its progress is kept")
+    if stream != (checkpoint is not None):
+        raise click.UsageError("--stream and --checkpoint DIR go together: DIR has its progress")
     if once and not stream:
         raise click.UsageError("--once goes with --stream; without it a run ends by itself")
     both = Comparing(key, time, values)
@@ -246,8 +246,7 @@ def reconcile(
         between = partial(event_time_between, since_ms=since, until_ms=until)
         sides_with = partial(sides_of, frames[0], frames[1], wants[0], wants[1], late=late)
         sides = between(sides_with())
-        if stream:
-            assert checkpoint is not None
+        if checkpoint is not None:
             comparison.stream(
                 sides,
                 checkpoint=checkpoint,

@@ -10,6 +10,7 @@ from cometmq.cli.pipeline.options import (
     open_session,
     spark_options,
 )
+from cometmq.cli.pipeline.sent_page import sent_page
 from cometmq.cli.terminal.options import name_server_option, security_options, set_up_logging
 from cometmq.cli.terminal.streams import utf8
 from cometmq.cli.terminal.values import Finite, parse_time_ms
@@ -113,7 +114,6 @@ def replay(
     from cometmq.cli.terminal.output import note, print_listing
     from cometmq.client.base.security import with_environment
     from cometmq.spark.base.progress import Summary
-    from cometmq.spark.base.report import HtmlReport
     from cometmq.spark.pipelines.archive.read import ArchiveSlice, archive_files
     from cometmq.spark.pipelines.base.ordered_send import check_targets
     from cometmq.spark.pipelines.base.spark_errors import explain_errors
@@ -151,11 +151,7 @@ def replay(
             facts |= {"sent": result.sent, "sent_before": result.skipped}
     facts |= {**progress.reach_facts(), "seconds": progress.seconds}
     summary = Summary("replay", dict(facts))
-    report = HtmlReport(f"Replay of {archive}")
-    report.summary(summary)
-    report.heading("By queue")
-    report.table(rows)
-    report.rate_chart(progress)
+    report = sent_page(summary, rows, f"From the archive {archive}", progress)
     if not as_json:
         print_listing(rows, as_json=False, empty="no message to send")
         if dry_run:

@@ -8,6 +8,7 @@ from cometmq.cli.pipeline.options import (
     finish,
     open_progress,
     open_session,
+    save_report,
     spark_options,
 )
 from cometmq.cli.terminal.options import name_server_option, security_options, set_up_logging
@@ -122,9 +123,9 @@ def trace(
         print_listing(findings.latencies, as_json=False, empty="no latency was traced")
         print()
         return finish(summary, as_json=False, report=report, report_path=report_path)
+    from cometmq.cli.terminal.exit_codes import FAILED
     from cometmq.cli.terminal.output import print_json
 
-    if report_path is not None:
-        summary.report_path = str(report.write(report_path))
+    is_reported = save_report(summary, report, report_path)
     print_json(findings.as_json(summary))
-    return 0
+    return 0 if is_reported else FAILED

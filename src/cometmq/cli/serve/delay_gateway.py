@@ -47,13 +47,13 @@ def delay_gateway(
     status: bool,
     as_json: bool,
 ) -> int:
-    """Give a cluster without timers exact ones, in the foreground until a signal.
+    """Deliver messages at exact times in a cluster that has no timers; runs until a signal.
 
     Producers of any client send to DELAY_GATEWAY with the user properties GATEWAY_TOPIC (the topic
-    a message is for) and GATEWAY_TIME_MS (when, ms since 1970) or GATEWAY_DELAY_MS. The gateway
-    keeps each message in its own store and brings it to its topic on time, at least once; a
-    repetition has the same GATEWAY_ID. The status is written to gateway.json in the store once a
-    second.
+    for the message) and GATEWAY_TIME_MS (ms since 1970) or GATEWAY_DELAY_MS. The gateway keeps
+    each message in its own store and sends it to its topic on time, at least once; a repetition
+    has the same GATEWAY_ID. Once a second the gateway writes its status to gateway.json in the
+    store.
     """
     import logging
 

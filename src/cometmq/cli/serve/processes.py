@@ -1,4 +1,4 @@
-"""`broker --processes N`: the command lines of the children, one ready line, one log on stderr."""
+"""`broker --processes N`: starts a family of brokers, prints one ready line and one log."""
 
 import sys
 from collections.abc import Sequence
@@ -11,14 +11,17 @@ if TYPE_CHECKING:
 __all__ = ["PORT_STEP", "child_settings", "plans", "supervise"]
 
 PORT_STEP: Final = 10
-"""Between the ports of two brokers: each also listens on P-2, for old clients."""
+"""The ports of two brokers are this far apart: each broker also listens on P-2, for old clients."""
 READY: Final = "cometmq broker: ready in "
 
 
 def child_settings(config: "BrokerConfig", number: int, address: str | None) -> dict[str, str]:
-    """The keys that differ from one broker of a family to the next.
+    """The configuration keys in which broker `number` of a family differs from the others.
 
-    `address` is the one the broker had in an earlier life, whose port it keeps.
+    A restarted broker keeps the port of `address`, the address of its previous process.
+
+    Raises:
+        ConfigError: the broker's port would be above 65535.
     """
     from cometmq.errors import ConfigError
     from cometmq.standalone.supervisor import child_store
@@ -46,11 +49,11 @@ def child_settings(config: "BrokerConfig", number: int, address: str | None) -> 
 def plans(
     config: "BrokerConfig", count: int, root_options: Sequence[str], options: Sequence[str]
 ) -> "list[ChildPlan]":
-    """How each broker of the family is started.
+    """The plan of each broker of the family: its name, command line and ready line.
 
     Args:
-        root_options: what stands before `broker`, as -q.
-        options: what was given to `broker` but --processes; the differing keys go behind it.
+        root_options: the words before `broker`, such as -q.
+        options: the options of `broker` without --processes; the keys of `child_settings` follow.
     """
     from cometmq.standalone.supervisor import ChildPlan
 
@@ -74,9 +77,12 @@ async def supervise(
     root_options: Sequence[str],
     options: Sequence[str],
 ) -> int:
-    """Start the family, say when all of it serves, wait for a signal, stop it.
+    """Start the family, print the ready line when all brokers serve, wait for a signal, stop all.
 
-    Returns the exit code: 0, or that of a child which did not come to serve.
+    Returns the exit code: 0, or the code of a broker that ended before it served.
+
+    Raises:
+        ConfigError: a broker's port would be above 65535, or the store has another layout.
     """
     import asyncio
     import time
@@ -87,13 +93,14 @@ async def supervise(
     check_stores(config.store_path(), config.broker_name, count)
     family = plans(config, count, root_options, options)
     for number in range(count):
-        # A port that does not exist is refused before anything is started.
+        # Refuse a port above 65535 before any broker starts.
         child_settings(config, number, None)
     supervisor = Supervisor(family, lambda line: print(line, file=sys.stderr, flush=True))
     stopped = asyncio.ensure_future(wait_for_stop_signal())
     serving = asyncio.ensure_future(supervisor.start())
     try:
-        # The handlers stand before the first child: a signal during a long recovery stops all.
+        # The signal handlers are set before the first child starts, so that a signal during a long
+        # recovery stops all brokers.
         await asyncio.wait((stopped, serving), return_when=asyncio.FIRST_COMPLETED)
         if serving.done():
             serving.result()

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from cometmq.errors import StoreError
     from cometmq.store.base.results import RecoveryReport
 
-__all__ = ["broker", "name_server", "serve_until_stopped", "up"]
+__all__ = ["GC_THRESHOLDS", "broker", "name_server", "serve_until_stopped", "up"]
 
 _LOG = logging.getLogger("cometmq.cli")
 RECOVERY_WORTH_A_LINE_MS: Final = 1000
 RECOVERY_WORTH_A_BAR_S: Final = 0.5
 
-_GC_THRESHOLDS = (10_000, 20, 100)
+GC_THRESHOLDS = (10_000, 20, 100)
 """With the default of 700 young objects, waiting index entries start the collector every few
 hundred messages, which costs 0.4-1.2 us of the 6 us per message. These values cost 0.02-0.2 us."""
 
@@ -69,21 +69,26 @@ listen_option = click.option(
 
 @click.command(short_help="Run name server and broker in one process, in the foreground.")
 @store_option
-@click.option("--name-server-port", type=click.IntRange(0, 65535), default=9876, show_default=True)
+@click.option(
+    "--name-server-port",
+    type=click.IntRange(0, 65535),
+    default=9876,
+    show_default=True,
+    help="The name server's port.",
+)
 @click.option(
     "--broker-port",
     type=click.IntRange(0, 65535),
     default=None,
-    show_default="listenPort, 10911",
+    help="Listen on this port (listenPort).  [default: 10911]",
 )
 @click.option(
     "--listen",
     "listen_host",
     type=GIVEN,
     default=None,
-    show_default="bindAddress, 127.0.0.1",
     metavar="HOST",
-    help="Address to listen on; 0.0.0.0 for all interfaces.",
+    help="Listen on this address (bindAddress); 0.0.0.0 for all interfaces.  [default: 127.0.0.1]",
 )
 @config_option
 @set_option
@@ -104,12 +109,13 @@ def up(
     Port 0 lets the system choose. One line on stdout says when both accept connections. Ctrl-C or
     SIGTERM stops gracefully: everything acknowledged is on disk when the command returns. The
     broker ignores NAMESRV_ADDR: it registers with this cluster's own name server and with the name
-    servers that namesrvAddr sets in the file or by --set.
+    servers that namesrvAddr sets in the file or by --set. A new store gets commit-log files of 64
+    MiB (mappedFileSizeCommitLog); an existing one keeps the size that its files have.
     """
     started = _monotonic()
     require("broker", "cometmq up")
     set_up_logging(ctx)
-    from cometmq.broker.base.config import load_config, parse_assignments
+    from cometmq.broker.base.config import SMALL_LOG_FILE_BYTES, load_config, parse_assignments
 
     given = {
         "listenPort": broker_port,
@@ -123,7 +129,10 @@ def up(
         overrides=overrides,
         # The cluster has its own name server; NAMESRV_ADDR may name that of another cluster.
         environment={key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"},
-        defaults={"bindAddress": "127.0.0.1"},
+        defaults={
+            "bindAddress": "127.0.0.1",
+            "mappedFileSizeCommitLog": SMALL_LOG_FILE_BYTES,
+        },
         is_insecure=is_insecure,
     )
     _say_ignored(loaded.ignored)
@@ -156,7 +165,12 @@ async def _up(
 
 
 @click.command("name-server", short_help="Run a name server in the foreground.")
-@click.option("--port", type=click.IntRange(0, 65535), default=None, help="listenPort; 9876.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=None,
+    help="Listen on this port (listenPort).  [default: 9876]",
+)
 @listen_option
 @config_option
 @set_option
@@ -218,7 +232,12 @@ def name_server(
     help="Name servers, separated by ';' (namesrvAddr). [env var: NAMESRV_ADDR]",
 )
 @store_option
-@click.option("--port", type=click.IntRange(0, 65535), default=None, help="listenPort; 10911.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=None,
+    help="Listen on this port (listenPort).  [default: 10911]",
+)
 @listen_option
 @config_option
 @set_option
@@ -324,7 +343,7 @@ async def _recovering(
     with ExitStack() as stack:
         bars: list[ProgressBar] = []
 
-        def show(what: str, done: int, total: int) -> None:
+        def show(step: str, done: int, total: int) -> None:
             if not bars:
                 # Importing rich costs time and memory, which a short recovery need not pay.
                 if _monotonic() - begin < RECOVERY_WORTH_A_BAR_S:
@@ -332,9 +351,10 @@ async def _recovering(
                 from cometmq.cli.terminal.output import progress
 
                 bars.extend(stack.enter_context(progress("recovery", quiet=quiet)))
-            bars[0].update(done, total or None, f"recovery: {what}")
+            bars[0].update(done, total or None, f"recovery: {step}")
 
         await start(show)
+    _say_pure()
     recovered = report()
     if recovered is not None and not quiet:
         text = _recovery_text(recovered)
@@ -385,7 +405,7 @@ async def serve_until_stopped(
     *,
     is_supervised: bool = False,
 ) -> None:
-    """Start, print the ready line, wait for a signal, stop; a failed start stops what it had begun.
+    """Start, print the ready line, wait for a signal, stop; after a failed start, stop as well.
 
     A supervised server also stops when its supervisor ends.
 
@@ -404,13 +424,13 @@ async def serve_until_stopped(
         try:
             await start()
         except ConnectFailed:
-            raise  # an OSError as well, but not the file system's
+            raise  # an OSError too, but not of the file system
         except (OSError, DiskFull) as error:
             raise _failed_start(error) from error
-        # What start-up built lives as long as the process: keep the collector from walking it.
+        # The objects of the start live as long as the process: the collector need not walk them.
         gc.collect()
         gc.freeze()
-        gc.set_threshold(*_GC_THRESHOLDS)
+        gc.set_threshold(*GC_THRESHOLDS)
         # Install the handlers before the ready line, so that a signal right after it stops the
         # server; but after the start, so that Ctrl-C can break off a long recovery.
         reasons: list[asyncio.Future[str]] = [asyncio.ensure_future(wait_for_stop_signal())]
@@ -430,6 +450,16 @@ def _say_ignored(ignored: Mapping[str, str]) -> None:
     if ignored:
         names = ", ".join(sorted(ignored))
         _LOG.warning("accepted without effect here (docs/reference/configuration.md): %s", names)
+
+
+def _say_pure() -> None:
+    from cometmq import native
+
+    if native.SendEncoder is None:
+        _LOG.warning(
+            "%s; with the native core sends take less processor time (docs/how-to/install.md)",
+            native.describe(),
+        )
 
 
 def _say_unprotected(unprotected: Mapping[str, str]) -> None:

@@ -1,2 +1,1 @@
-"""What all commands share: options, values, output, streams, exit codes, confirmation,
-completion."""
+"""Shared by all commands: options, values, output, streams, exit codes, questions, completion."""

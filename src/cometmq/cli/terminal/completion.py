@@ -1,12 +1,15 @@
 """`cometmq completion SHELL`: the script a shell sources to complete commands and options."""
 
 import click
+from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
 __all__ = ["completion"]
 
+_COMPLETIONS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+
 
 @click.command(short_help="Print a shell's completion script.")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", type=click.Choice(list(_COMPLETIONS)))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
     """Print the completion script of SHELL.
@@ -16,8 +19,5 @@ def completion(ctx: click.Context, shell: str) -> None:
     zsh:  cometmq completion zsh >> ~/.zshrc
     fish: cometmq completion fish > ~/.config/fish/completions/cometmq.fish
     """
-    from click.shell_completion import get_completion_class
-
-    kind = get_completion_class(shell)
-    assert kind is not None
-    click.echo(kind(ctx.find_root().command, {}, "cometmq", "_COMETMQ_COMPLETE").source())
+    command = ctx.find_root().command
+    click.echo(_COMPLETIONS[shell](command, {}, "cometmq", "_COMETMQ_COMPLETE").source())

@@ -18,7 +18,8 @@ def confirm(question: str) -> None:
 
     Raises:
         NotConfirmed: the answer is not yes.
-        click.Abort: after Ctrl-C."""
+        click.Abort: after Ctrl-C.
+    """
     try:
         is_wanted = click.confirm(question, err=True)
     except click.Abort as error:

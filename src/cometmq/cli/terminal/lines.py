@@ -24,7 +24,7 @@ LINE_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 async def line_batches(stream: BinaryIO) -> AsyncIterator[list[bytes]]:
-    """Yield the lines of ``stream`` without line ends and empty lines, all that one read brings.
+    """Yield the lines of ``stream``, a list per read, without line ends and empty lines.
 
     Raises:
         click.UsageError: a line is longer than LINE_BYTES_MAX.
@@ -51,7 +51,7 @@ async def line_batches(stream: BinaryIO) -> AsyncIterator[list[bytes]]:
 
 
 async def _chunks(stream: BinaryIO) -> AsyncIterator[bytes]:
-    descriptor = _descriptor_that_waits(stream)
+    descriptor = _waiting_descriptor(stream)
     if descriptor is None:
         for chunk in _read(stream):
             yield chunk
@@ -78,12 +78,12 @@ def _read(stream: BinaryIO) -> Iterator[bytes]:
         yield chunk
 
 
-def _descriptor_that_waits(stream: BinaryIO) -> int | None:
+def _waiting_descriptor(stream: BinaryIO) -> int | None:
     """The descriptor of a pipe, a socket or a terminal; None for a file, or for no descriptor."""
     try:
         descriptor = stream.fileno()
         mode = os.fstat(descriptor).st_mode
-    except OSError:  # io.UnsupportedOperation is one
+    except OSError:  # io.UnsupportedOperation is an OSError
         return None
     waits = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
     return descriptor if waits else None

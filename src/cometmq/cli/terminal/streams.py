@@ -23,7 +23,7 @@ def open_streams() -> None:
             # The system picks the lowest free descriptor: this one, as those below are open.
             os.open(os.devnull, mode)
     if sys.stdin is None:
-        sys.stdin = open(0, encoding="utf-8")  # noqa: SIM115 - as long as the process
+        sys.stdin = open(0, encoding="utf-8")  # noqa: SIM115 - open as long as the process
     if sys.stdout is None:
         sys.stdout = open(1, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stderr is None:

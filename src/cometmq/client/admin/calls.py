@@ -25,6 +25,7 @@ from cometmq.errors import (
     NoRoute,
     QueryNotFound,
     RemoteError,
+    RequestNotSupported,
     ResponseCode,
     TopicNotExist,
     remote_error,
@@ -44,10 +45,11 @@ from cometmq.model.names import (
     park_topic,
     retry_topic,
 )
+from cometmq.model.offsets import ConsumerOffset
 from cometmq.wire.body.admin import (
     decode_consumer_offsets,
     decode_group_config_wrapper,
-    decode_topic_config,
+    decode_group_list,
     encode_group_config,
 )
 from cometmq.wire.body.client import ResetOffsetBody
@@ -182,11 +184,17 @@ class AdminCalls(GrowthCalls):
         return answer.body.decode()
 
     async def open_transactions(self) -> list[OpenTransaction]:
-        """The half messages of all brokers that wait for their end, oldest first."""
+        """The half messages of all brokers that wait for their end, oldest first.
+
+        Raises:
+            CometError: a broker does not answer, or refuses.
+        """
         matches: list[OpenTransaction] = []
-        for name, address in sorted((await self._masters()).items()):
+        reader = self.queue_reader()
+        for name, address in (await self._masters()).items():
+            self._routes.learn_addresses([BrokerData("", name, {MASTER_ID: address})])
             settings = parse_properties(await self.broker_config(name))
-            matches += await open_transactions_of(name, address, self._calls, settings)
+            matches += await open_transactions_of(name, address, reader, settings)
         return sorted(matches, key=lambda transaction: transaction.born_ms)
 
     # -- topics -----------------------------------------------------------------------------
@@ -293,12 +301,52 @@ class AdminCalls(GrowthCalls):
         for broker in route.broker_datas:
             if broker.master_address is None:
                 continue
-            command = RemotingCommand.request(
-                RequestCode.GET_TOPIC_CONFIG, TopicHeader(topic).to_ext()
-            )
-            answer = await self._calls.ask(broker.master_address, command)
-            configs[broker.broker_name] = decode_topic_config(answer.body)
+            config = await self._calls.topic_config(broker.master_address, topic)
+            if config is not None:
+                configs[broker.broker_name] = config
         return configs
+
+    async def topic_at_masters(
+        self, topic: str, *, cluster: str | None = None, broker_name: str | None = None
+    ) -> dict[str, TopicConfig | None]:
+        """The topic's settings at every master (of a cluster), or at one; None where it is missing.
+
+        Raises:
+            ConfigError: the cluster or the broker does not exist.
+        """
+        configs: dict[str, TopicConfig | None] = {}
+        for name, address in (await self._masters(cluster, broker_name)).items():
+            try:
+                configs[name] = await self._calls.topic_config(address, topic)
+            except RequestNotSupported:  # an old broker of RocketMQ 4
+                configs[name] = await self._routed_config(topic, name)
+        return configs
+
+    async def _routed_config(self, topic: str, broker_name: str) -> TopicConfig | None:
+        """The topic's queues and permission at a broker by its route, without further settings."""
+        try:
+            route = await self.topic_route(topic)
+        except NoRoute:
+            return None
+        for data in route.queue_datas:
+            if data.broker_name == broker_name:
+                return TopicConfig(topic, data.read_queue_count, data.write_queue_count, data.perm)
+        return None
+
+    async def topic_groups(self, topic: str) -> list[str]:
+        """Consumer groups that are online on the topic or have stored offsets of it.
+
+        Raises:
+            NoRoute: the topic does not exist.
+        """
+        groups: set[str] = set()
+        ext = TopicHeader(topic).to_ext()
+        for broker in (await self.topic_route(topic)).broker_datas:
+            if broker.master_address is not None:
+                command = RemotingCommand.request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, ext)
+                answer = await self._calls.ask(broker.master_address, command)
+                groups |= set(decode_group_list(answer.body))
+        return sorted(groups)
 
     async def topic_offsets(self, topic: str) -> dict[MessageQueue, OffsetRange]:
         """The offsets of each queue's messages.
@@ -436,7 +484,7 @@ class AdminCalls(GrowthCalls):
         """Store offsets for a group whose members are offline; members would overwrite them."""
         for queue, queue_offset in offsets.items():
             await self._calls.commit(
-                await self._address(queue), group, queue, queue_offset, wait=True
+                await self._address(queue), group, queue, ConsumerOffset(queue_offset), wait=True
             )
 
     async def reset_offsets(
@@ -478,6 +526,34 @@ class AdminCalls(GrowthCalls):
                     offsets[queue] = await self.search_offset(queue, timestamp_ms)
                 await self.commit_offsets(group, {queue: offsets[queue]})
         return offsets
+
+    async def reset_queue_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Move a group to an offset in each of these queues; online members continue there.
+
+        Raises:
+            ConfigError: the group has online members, and their broker moves groups by time only.
+            RemoteError: a broker refused, for example an offset that the queue does not have.
+        """
+        by_time_only: dict[str, bool] = {}
+        for queue, queue_offset in offsets.items():
+            name, address = queue.broker_name, await self._address(queue)
+            if name not in by_time_only:
+                # Such a broker ignores queue and offset of the request and moves all queues.
+                settings = parse_properties(await self.broker_config(name))
+                by_time_only[name] = settings.get("useServerSideResetOffset") != "true"
+                if by_time_only[name] and await self._calls.consumer_ids(address, group):
+                    raise ConfigError(
+                        f"the broker {name} (useServerSideResetOffset=false) moves group {group} "
+                        "in all queues of a topic only while members are online: stop the members"
+                    )
+            if by_time_only[name]:
+                await self.commit_offsets(group, {queue: queue_offset})
+                continue
+            header = ResetOffsetHeader(queue.topic, group, -1, True, queue.queue_id, queue_offset)
+            await self._calls.ask(
+                address,
+                RemotingCommand.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header.to_ext()),
+            )
 
     # -- messages ---------------------------------------------------------------------------
 

@@ -11,21 +11,18 @@ so a transaction that has just ended may still be listed.
 from collections.abc import AsyncIterator, Mapping
 from typing import Final, NamedTuple
 
-from cometmq.client.base.calls import BrokerCalls
-from cometmq.client.message.message import ReceivedMessage, split_messages
+from cometmq.client.base.reading import QueueReader
+from cometmq.client.message.message import ReceivedMessage
 from cometmq.core.transaction.open_transactions import HalfMessage, decode_op_body, half_of
-from cometmq.errors import RemoteError, ResponseCode
+from cometmq.errors import NoPermission, RemoteError
 from cometmq.model import MessageQueue
-from cometmq.model.names import HALF_TOPIC, OP_HALF_TOPIC, TOOLS_GROUP
+from cometmq.model.names import HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import RemotingCommand
-from cometmq.wire.header.headers import PullMessageHeader, PullResponseHeader
 
 __all__ = ["OpenTransaction", "open_transactions_of"]
 
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
-PULL_COUNT: Final = 32
-_SUBSCRIPTION_FLAG: Final = 4
 
 
 class OpenTransaction(NamedTuple):
@@ -47,10 +44,11 @@ class OpenTransaction(NamedTuple):
 class _Broker:
     """One broker that is examined."""
 
-    def __init__(self, name: str, address: str, calls: BrokerCalls, settings: Mapping[str, str]):
+    def __init__(self, name: str, address: str, reader: QueueReader, settings: Mapping[str, str]):
         self.name = name
         self.address = address
-        self._calls = calls
+        self._reader = reader
+        self._calls = reader.calls
         self.timeout_ms = int(settings.get("transactionTimeOut", "6000"))
         self.interval_ms = int(settings.get("transactionCheckInterval", "30000"))
         self.check_max = int(settings.get("transactionCheckMax", "15"))
@@ -78,38 +76,10 @@ class _Broker:
 
     async def _messages(self, topic: str) -> AsyncIterator[ReceivedMessage]:
         queue = MessageQueue(topic, self.name, 0)
-        queue_offset = await self._calls.consumer_offset(self.address, TRANSACTION_GROUP, queue)
-        if queue_offset is None:
-            queue_offset = await self._calls.min_offset(self.address, queue)
-        end = await self._calls.max_offset(self.address, queue)
-        while queue_offset < end:
-            header = PullMessageHeader(
-                consumer_group=TOOLS_GROUP,
-                topic=topic,
-                queue_id=0,
-                queue_offset=queue_offset,
-                max_msg_nums=PULL_COUNT,
-                sys_flag=_SUBSCRIPTION_FLAG,
-                commit_offset=0,
-                suspend_timeout_ms=0,
-                subscription="*",
-                expression_type="TAG",
-            )
-            command = RemotingCommand.request(RequestCode.PULL_MESSAGE, header.to_ext())
-            try:
-                answer = await self._calls.ask(self.address, command)
-            except RemoteError as error:
-                if error.code != ResponseCode.PULL_OFFSET_MOVED:
-                    return
-                queue_offset = max(
-                    queue_offset + 1, await self._calls.min_offset(self.address, queue)
-                )
-                continue
-            for message in split_messages(answer.body, queue):
-                yield message
-            queue_offset = max(
-                queue_offset + 1, PullResponseHeader.from_command(answer).next_begin_offset
-            )
+        begin = await self._calls.consumer_offset(self.address, TRANSACTION_GROUP, queue)
+        low, end = await self._reader.bounds(queue)
+        async for message in self._reader.read(queue, low if begin is None else begin, end):
+            yield message
 
     async def is_online(self, group: str) -> bool:
         """Whether the broker knows a live producer of a group."""
@@ -121,6 +91,8 @@ class _Broker:
             try:
                 await self._calls.ask(self.address, request)
                 is_online = True
+            except NoPermission:
+                raise
             except RemoteError:
                 is_online = False
             self._online[group] = is_online
@@ -160,13 +132,13 @@ class _Broker:
 
 
 async def open_transactions_of(
-    name: str, address: str, calls: BrokerCalls, settings: Mapping[str, str]
+    name: str, address: str, reader: QueueReader, settings: Mapping[str, str]
 ) -> list[OpenTransaction]:
     """The open transactions of one broker; `settings` are its configuration.
 
     Raises:
-        ClientError: it does not answer.
+        CometError: it does not answer, or refuses.
     """
-    broker = _Broker(name, address, calls, settings)
+    broker = _Broker(name, address, reader, settings)
     open_halves = await broker.half_messages()
     return [await broker.describe(half, message) for half, message in open_halves.values()]

@@ -2,28 +2,29 @@
 
 A re-drive guarantees:
 
-- A dead-letter queue's messages are sent one after the other, each after the one before was
-  acknowledged, so their order is kept.
-- Nothing is sent twice while the ledger's folder is kept: a batch is written down before it is
-  sent, and when its end is not known (a lost answer, a killed process) the target queue is searched
-  from where it ended before, for the `REPLAY_OF` each copy carries.  Two runs at the same time with
-  different folders know nothing of each other.
+- The messages of a dead-letter queue keep their order: each is sent after the broker has
+  acknowledged the one before.
+- Nothing is sent twice, whoever runs it and to whichever target: the ledger is in the cluster, and
+  one run at a time writes it (`RedriveLedger`).  A batch is recorded before it is sent.  When its
+  outcome is not known (a lost answer, a killed process), the target queue is searched from where it
+  ended before the batch, for the property `REPLAY_OF` of each copy.
 - A copy is as durable as any acknowledged message.
 
-The default target is the group's retry topic on the broker that holds the dead letter: only this
-group gets it again, with its tries counted from the start.  A broker of RocketMQ buries what comes
-there while members consume in order (``SendMessageProcessor.handleRetryAndDLQ``); the first copy
-is therefore looked at where it was stored.
+The default target is the group's retry topic on the broker that has the dead letter: only this
+group gets the message again, and its tries are counted from the start.  While members of the group
+consume in order, RocketMQ's broker makes every message of that topic a dead letter again
+(``SendMessageProcessor.handleRetryAndDLQ``).  So a re-drive checks where its first copy was stored.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from cometmq.client.admin.redrive_ledger import RedriveLedger
+from cometmq.client.admin.calls import AdminCalls
+from cometmq.client.admin.redrive_ledger import RENEW_AFTER_S, Pending, RedriveLedger
 from cometmq.client.base.reading import QueueReader
 from cometmq.client.message.message import ReceivedMessage, split_messages
 from cometmq.codec.ids import decode_offset_message_id
@@ -65,7 +66,7 @@ from cometmq.wire.header.headers import SendMessageHeader, SendResponseHeader, V
 __all__ = ["DeadLetters", "Redrive", "RedrivePlan", "dead_groups"]
 
 BATCH_COUNT: Final = 100
-"""Messages between two notes in the ledger."""
+"""Messages of a batch; the ledger gets a line before and after each."""
 ATTEMPTS: Final = 5
 PAUSE_S: Final = 0.5
 _PASSING: Final = (ConnectFailed, RequestTimeout, SendFailed, BrokerBusy, ServiceNotAvailable)
@@ -86,7 +87,7 @@ class DeadLetters:
         self._reason_properties = tuple(reason_properties)
 
     async def queues(self) -> list[MessageQueue]:
-        """The queues of its dead-letter topic; none where nothing has died."""
+        """The queues of the group's dead-letter topic; none if the group has no dead letters."""
         return await self.reader.queues(dlq_topic(self.group))
 
     async def walk(
@@ -123,7 +124,7 @@ class DeadLetters:
 
 
 async def dead_groups(reader: QueueReader, topics: Sequence[str]) -> dict[str, int]:
-    """Groups among a cluster's topics that have dead letters, and how many lie there."""
+    """The number of dead letters by group, for each dead-letter topic among a cluster's topics."""
     counts: dict[str, int] = {}
     for topic in sorted(topics):
         if not topic.startswith(DLQ_PREFIX):
@@ -138,24 +139,24 @@ async def dead_groups(reader: QueueReader, topics: Sequence[str]) -> dict[str, i
 
 @dataclass(slots=True)
 class RedrivePlan:
-    """What a re-drive is going to do; counted, nothing sent."""
+    """The dead letters that a re-drive is going to send, and how many it leaves out."""
 
     offsets: dict[MessageQueue, list[int]] = field(default_factory=dict)
-    """Dead letters to send, by queue and in order."""
+    """Queue offsets of the dead letters to send, by queue, in ascending order."""
     by_target: dict[tuple[str, str], list[int]] = field(default_factory=dict)
-    """(first topic, target topic) to (messages, body bytes, first and last death in ms)."""
+    """(first topic, target topic) -> [messages, body bytes, first death ms, last death ms]."""
     sent_before: int = 0
-    """Chosen, but sent by an earlier run."""
+    """Selected messages that an earlier run has sent."""
     without_origin: int = 0
-    """Chosen, but nobody knows their first topic, to which they were to go."""
+    """Selected messages that should go to their first topic but do not name it."""
 
     @property
     def count(self) -> int:
-        """Messages to send."""
+        """How many messages are to be sent."""
         return sum(len(offsets) for offsets in self.offsets.values())
 
     def add(self, death: Death, target: str) -> None:
-        """One more to send."""
+        """Add a dead letter that goes to the topic ``target``."""
         self.offsets.setdefault(death.queue, []).append(death.queue_offset)
         row = self.by_target.setdefault((death.origin_topic, target), [0, 0, death.died_ms, 0])
         row[0] += 1
@@ -165,23 +166,28 @@ class RedrivePlan:
 
 
 class Redrive:
-    """One run: `plan`, then `send`.
+    """One run: `plan` or `plan_offsets`, then `send`.
 
     Args:
         letters: the group's dead letters.
-        ledger: what was sent before.
-        to_origin: to the topics they were first sent to instead of the group's retry topic.
-        rate: messages per second at most; None for as fast as the broker takes them.
-        clock: monotonic time, and born times of copies.
-        sleep: waits so many seconds.
+        admin: the calls of the admin client that reads them.
+        to_origin: sends each message to its first topic instead of the group's retry topic.
+        is_repeated: sends also what an earlier run has sent.
+        rate: the most messages per second; None for as fast as the broker accepts them.
+        clock: the source of monotonic time and of the copies' born times.
+        sleep: waits for a number of seconds.
+
+    Raises:
+        ConfigError: the rate is not above 0.
     """
 
     def __init__(
         self,
         letters: DeadLetters,
-        ledger: RedriveLedger,
+        admin: AdminCalls,
         *,
         to_origin: bool = False,
+        is_repeated: bool = False,
         rate: float | None = None,
         clock: Clock,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -190,22 +196,59 @@ class Redrive:
             raise ConfigError(f"a rate of {rate} messages per second would never end")
         self._letters = letters
         self._reader = letters.reader
-        self._ledger = ledger
+        self._admin = admin
+        self._ledgers: dict[str, RedriveLedger] = {}
         self._to_origin = to_origin
+        self._is_repeated = is_repeated
         self._rate = rate
         self._clock = clock
         self._sleep = sleep
         self._begin_s = clock.monotonic()
         self._passed = 0
-        self._is_looked_at = False
+        self._is_target_checked = False
+
+    def ledger(self, broker_name: str) -> RedriveLedger:
+        """The record of what runs have sent of the dead letters at a broker."""
+        ledger = self._ledgers.get(broker_name)
+        if ledger is None:
+            ledger = self._ledgers[broker_name] = RedriveLedger(
+                self._admin, self._letters.group, broker_name, self._clock, self._sleep
+            )
+        return ledger
 
     async def plan(self, selection: DeathSelection) -> RedrivePlan:
-        """Count what would be sent.  Settles first what an ended run left open."""
-        if self._ledger.pending is not None:
-            await self._settle()
+        """The messages of a selection that `send` would send now; nothing is written."""
+
+        async def deaths() -> AsyncIterator[Death]:
+            async for death, _ in self._letters.walk(selection):
+                yield death
+
+        return await self._plan(deaths())
+
+    async def plan_offsets(self, offsets: Mapping[MessageQueue, Sequence[int]]) -> RedrivePlan:
+        """The same for dead letters that are known by their ascending queue offsets."""
+
+        async def deaths() -> AsyncIterator[Death]:
+            await self._letters.queues()  # where the brokers are
+            for queue in sorted(offsets):
+                async for death, _ in self._planned(queue, offsets[queue]):
+                    yield death
+
+        return await self._plan(deaths())
+
+    async def _plan(self, deaths: AsyncIterator[Death]) -> RedrivePlan:
         plan = RedrivePlan()
-        async for death, _ in self._letters.walk(selection):
-            if death in self._ledger:
+        in_doubt: dict[str, set[str]] = {}
+        async for death in deaths:
+            broker_name = death.queue.broker_name
+            ledger = self.ledger(broker_name)
+            if broker_name not in in_doubt:
+                await ledger.refresh()
+                pending = ledger.pending
+                in_doubt[broker_name] = await self._arrived(pending) if pending else set()
+            if not self._is_repeated and (
+                death in ledger or death.position in in_doubt[broker_name]
+            ):
                 plan.sent_before += 1
             elif self._to_origin and not death.origin_topic:
                 plan.without_origin += 1
@@ -216,41 +259,61 @@ class Redrive:
     async def send(
         self, plan: RedrivePlan, on_progress: Callable[[int], None] = lambda count: None
     ) -> int:
-        """Send what the plan holds and say how many were sent.
+        """Send the messages of a plan; the result is how many were sent.
+
+        What another run has sent since the plan is left out.
 
         Raises:
-            CometError: a broker refused or did not answer; the ledger knows what was sent.
+            CometError: a broker refused or did not answer; the ledger records what was sent.
         """
         self._begin_s = self._clock.monotonic()
         self._passed = 0
-        for queue, offsets in plan.offsets.items():
-            batch: list[tuple[Death, ReceivedMessage]] = []
-            target: MessageQueue | None = None
-            async for death, message in self._chosen(queue, offsets):
-                here = await self._target(death, message)
-                if batch and (here != target or len(batch) >= self._batch_count):
-                    assert target is not None
-                    await self._send_batch(batch, target)
-                    on_progress(self._passed)
-                    batch = []
-                target = here
-                batch.append((death, message))
-            if batch and target is not None:
-                await self._send_batch(batch, target)
-                on_progress(self._passed)
+        for broker_name in sorted({queue.broker_name for queue in plan.offsets}):
+            ledger = self.ledger(broker_name)
+            await ledger.acquire()
+            try:
+                if ledger.pending is not None:
+                    await ledger.settle(await self._arrived(ledger.pending))
+                for queue, offsets in plan.offsets.items():
+                    if queue.broker_name != broker_name:
+                        continue
+                    async for target, batch in self._batches(queue, offsets):
+                        await self._send_batch(ledger, batch, target)
+                        on_progress(self._passed)
+            finally:
+                await ledger.release()
         return self._passed
+
+    async def _batches(
+        self, queue: MessageQueue, offsets: Sequence[int]
+    ) -> AsyncIterator[tuple[MessageQueue, list[tuple[Death, ReceivedMessage]]]]:
+        """Successive planned messages of a queue that go to one target queue."""
+        batch: list[tuple[Death, ReceivedMessage]] = []
+        target = queue
+        ledger = self.ledger(queue.broker_name)
+        async for death, message in self._planned(queue, offsets):
+            if death in ledger and not self._is_repeated:
+                continue
+            next_target = await self._target(death, message)
+            if batch and (next_target != target or len(batch) >= self._batch_count):
+                yield target, batch
+                batch = []
+            target = next_target
+            batch.append((death, message))
+        if batch:
+            yield target, batch
 
     @property
     def _batch_count(self) -> int:
-        """A tenth of a second's messages, so that what is in doubt after a kill stays small."""
+        """The messages of a tenth of a second, so that a kill leaves few messages in doubt."""
         if self._rate is None:
             return BATCH_COUNT
         return max(1, min(BATCH_COUNT, int(self._rate / 10)))
 
-    async def _chosen(
-        self, queue: MessageQueue, offsets: list[int]
+    async def _planned(
+        self, queue: MessageQueue, offsets: Sequence[int]
     ) -> AsyncIterator[tuple[Death, ReceivedMessage]]:
-        """The planned messages of a queue; neighbours are read together."""
+        """The planned messages of a queue; messages with close offsets are read together."""
         wanted = set(offsets)
         begin = offsets[0]
         for index, offset in enumerate(offsets):
@@ -269,7 +332,7 @@ class Redrive:
         return death.origin_topic if self._to_origin else retry_topic(self._letters.group)
 
     async def _target(self, death: Death, message: ReceivedMessage) -> MessageQueue:
-        """The queue a copy goes to: always the same one for one dead-letter queue, or one group."""
+        """The queue of a copy, the same for a whole message group or dead-letter queue."""
         if not self._to_origin:
             return MessageQueue(retry_topic(self._letters.group), death.queue.broker_name, 0)
         topic = death.origin_topic
@@ -281,15 +344,19 @@ class Redrive:
     # -- sending ----------------------------------------------------------------------------
 
     async def _send_batch(
-        self, batch: list[tuple[Death, ReceivedMessage]], target: MessageQueue
+        self,
+        ledger: RedriveLedger,
+        batch: list[tuple[Death, ReceivedMessage]],
+        target: MessageQueue,
     ) -> None:
         unsent = batch
         for attempt in range(1, ATTEMPTS + 1):
-            self._ledger.about([death for death, _ in unsent], target, await self._end(target))
+            from_offset = await self._end(target)
+            pending = await ledger.begin([death for death, _ in unsent], target, from_offset)
             acknowledged: set[str] = set()
             try:
                 for death, message in unsent:
-                    await self._wait_for_turn()
+                    await self._wait_for_turn(ledger)
                     await self._send_one(death, message, target)
                     acknowledged.add(death.position)
                     self._passed += 1
@@ -297,17 +364,19 @@ class Redrive:
                 if attempt == ATTEMPTS:
                     raise
                 await self._sleep(attempt * PAUSE_S)
-                # What stays in doubt after the last attempt is settled by the next run.
-                self._passed += len(await self._settle() - acknowledged)
-                unsent = [item for item in unsent if item[0] not in self._ledger]
+                # After the last attempt the batch stays in doubt until the next run settles it.
+                arrived = acknowledged | await self._arrived(pending)
+                await ledger.settle(arrived)
+                self._passed += len(arrived - acknowledged)
+                unsent = [item for item in unsent if item[0].position not in arrived]
                 if not unsent:
                     return
             else:
-                self._ledger.done()
+                await ledger.done()
                 return
 
     async def _end(self, target: MessageQueue) -> int:
-        """The end of a queue; 0 for one of a retry topic that is still to be made."""
+        """The end of a queue; 0 for a retry topic that does not exist yet."""
         try:
             return (await self._reader.bounds(target))[1]
         except CometError:
@@ -315,12 +384,15 @@ class Redrive:
                 return 0
             raise
 
-    async def _wait_for_turn(self) -> None:
-        if self._rate is None:
-            return
-        early_s = self._begin_s + self._passed / self._rate - self._clock.monotonic()
-        if early_s > 0:
-            await self._sleep(early_s)
+    async def _wait_for_turn(self, ledger: RedriveLedger) -> None:
+        """Wait for the rate's sake, with the ledger's lock in hand."""
+        await ledger.hold()
+        while self._rate is not None:
+            early_s = self._begin_s + self._passed / self._rate - self._clock.monotonic()
+            if early_s <= 0:
+                return
+            await self._sleep(min(early_s, RENEW_AFTER_S))
+            await ledger.hold()
 
     async def _send_one(self, death: Death, message: ReceivedMessage, target: MessageQueue) -> None:
         stored = message.stored
@@ -344,11 +416,11 @@ class Redrive:
         answer = await self._reader.io.request(address, command, self._reader.calls.timeout_ms)
         if answer.code not in _STORED:
             raise remote_error(answer.code, answer.remark)
-        if not self._is_looked_at and not self._to_origin:
-            self._is_looked_at = True
-            await self._look_at(address, SendResponseHeader.from_command(answer).msg_id)
+        if not self._is_target_checked and not self._to_origin:
+            self._is_target_checked = True
+            await self._check_stored(address, SendResponseHeader.from_command(answer).msg_id)
 
-    async def _look_at(self, address: str, message_id: str) -> None:
+    async def _check_stored(self, address: str, message_id: str) -> None:
         """Refuse to continue when the broker stored the copy as a dead letter again."""
         header = ViewMessageHeader(decode_offset_message_id(message_id)[1])
         command = RemotingCommand.request(RequestCode.VIEW_MESSAGE_BY_ID, header.to_ext())
@@ -361,18 +433,15 @@ class Redrive:
                 "their retry topic. Stop them for the re-drive, or send to the first topics"
             )
 
-    # -- what is in doubt -------------------------------------------------------------------
+    # -- batches in doubt -------------------------------------------------------------------
 
-    async def _settle(self) -> set[str]:
-        """Find out which of the batch in doubt arrived, write it down, and give their places."""
-        pending = self._ledger.pending
-        assert pending is not None
+    async def _arrived(self, pending: Pending) -> set[str]:
+        """The positions of a batch whose copies are in the target."""
         arrived: set[str] = set()
         if await self._reader.queues(pending.target.topic):
             end = (await self._reader.bounds(pending.target))[1]
             async for message in self._reader.read(pending.target, pending.from_offset, end):
-                place = message.properties.get(REPLAY_OF)
-                if place in pending.places:
-                    arrived.add(place)
-        self._ledger.found(arrived)
+                position = message.properties.get(REPLAY_OF)
+                if position in pending.message_ids:
+                    arrived.add(position)
         return arrived

@@ -6,11 +6,10 @@ from typing import Self, Unpack
 
 from cometmq.client.admin.calls import AdminCalls
 from cometmq.client.base import fork
-from cometmq.client.base.options import ClientOptions
+from cometmq.client.base.options import ClientOptions, CommonOptions
 from cometmq.client.base.routes import RouteBook
-from cometmq.client.base.security import SecurityOptions
+from cometmq.client.base.sync_connection import blocking_io
 from cometmq.client.base.synchronous import in_caller
-from cometmq.client.base.transport import BlockingIo
 from cometmq.net.env import Environment
 
 __all__ = ["Admin"]
@@ -28,10 +27,13 @@ class Admin:
         name_server: str | Sequence[str] | None = None,
         timeout_ms: int = 5_000,
         env: Environment | None = None,
-        **security: Unpack[SecurityOptions],
+        **common: Unpack[CommonOptions],
     ) -> None:
-        options = ClientOptions.of(name_server, env=env, request_timeout_ms=timeout_ms, **security)
-        self._io = BlockingIo(options.env, security=options.security)
+        options = ClientOptions.of(
+            name_server, env=env, request_timeout_ms=timeout_ms, **common
+        ).of_whole_cluster("Admin")
+        self._name_servers = options.name_servers
+        self._io = blocking_io(options)
         self._calls = AdminCalls(
             self._io, RouteBook(self._io, options.name_servers, timeout_ms), timeout_ms
         )
@@ -43,6 +45,16 @@ class Admin:
     def shutdown(self) -> None:
         """Disconnect."""
         self._io.close()
+
+    def update_name_servers(self, name_server: str | Sequence[str]) -> None:
+        """Use other name servers from now on: the next request goes to one of them.
+
+        Takes what ``name_server=`` takes.  May be called before the start and in any thread.
+
+        Raises:
+            ConfigError: an entry is neither ``host:port`` nor the URL of an address server.
+        """
+        self._name_servers.change(name_server)
 
     def __enter__(self) -> Self:
         return self
@@ -72,6 +84,8 @@ class Admin:
     topic_list = in_caller(AdminCalls.topic_list)
     topic_route = in_caller(AdminCalls.topic_route)
     topic_config = in_caller(AdminCalls.topic_config)
+    topic_at_masters = in_caller(AdminCalls.topic_at_masters)
+    topic_groups = in_caller(AdminCalls.topic_groups)
     topic_offsets = in_caller(AdminCalls.topic_offsets)
     max_offset = in_caller(AdminCalls.max_offset)
     min_offset = in_caller(AdminCalls.min_offset)
@@ -86,5 +100,6 @@ class Admin:
     group_offsets = in_caller(AdminCalls.group_offsets)
     commit_offsets = in_caller(AdminCalls.commit_offsets)
     reset_offsets = in_caller(AdminCalls.reset_offsets)
+    reset_queue_offsets = in_caller(AdminCalls.reset_queue_offsets)
     view_message = in_caller(AdminCalls.view_message)
     query_message = in_caller(AdminCalls.query_message)

@@ -1,7 +1,7 @@
 """Checks of the arguments that programs pass to clients.
 
-A single name, queue or message is accepted where several are allowed.  Without that, a text would
-pass as a sequence of characters, and one queue, a named tuple, as a sequence of its three parts.
+Functions that take several names, queues or messages also accept a single one.  Otherwise a text
+would count as a sequence of characters, and a queue, which is a named tuple, as three items.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +33,11 @@ NUMBER_MAX: Final = 2**31 - 1
 
 
 def check_count(name: str, value: object, least: int = 1, most: int = NUMBER_MAX) -> None:
-    """Raise ConfigError unless the value is a whole number in the range."""
+    """Check that the value is a whole number in the range.
+
+    Raises:
+        ConfigError: it is not; `ConfigTypeError` if it is no whole number at all.
+    """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         span = f"of at least {least}" if most >= NUMBER_MAX else f"from {least} to {most}"
         error = ConfigError if isinstance(value, int) else ConfigTypeError
@@ -41,11 +45,15 @@ def check_count(name: str, value: object, least: int = 1, most: int = NUMBER_MAX
 
 
 def check_ms(name: str, value: object, *, may_be_zero: bool = False) -> None:
-    """Raise ConfigError unless the value is a duration in milliseconds."""
+    """Check that the value is a duration in milliseconds.
+
+    Raises:
+        ConfigError: it is not; `ConfigTypeError` if it is no number at all.
+    """
     if (
         isinstance(value, bool)
         or not isinstance(value, (int, float))
-        or not 0 <= value <= NUMBER_MAX  # false for what is no number (NaN)
+        or not 0 <= value <= NUMBER_MAX  # false for NaN
         or not (value or may_be_zero)
     ):
         least = "0" if may_be_zero else "above 0"
@@ -56,33 +64,52 @@ def check_ms(name: str, value: object, *, may_be_zero: bool = False) -> None:
 
 
 def check_callable(name: str, value: object) -> None:
-    """Raise ConfigError unless the value can be called."""
+    """Check that the value can be called.
+
+    Raises:
+        ConfigTypeError: it cannot.
+    """
     if not callable(value):
         raise ConfigTypeError(f"{name} is {_shown(value)}; give a function")
 
 
 def check_queue(queue: object, message: Message, selector: object) -> None:
-    """Raise ConfigError unless the queue is one of the message's topic, without a selector."""
+    """Check that the queue belongs to the message's topic and that there is no selector.
+
+    Raises:
+        ConfigError: the queue is not a `MessageQueue` or is one of another topic, or a selector
+            was passed too.
+    """
     if not isinstance(queue, MessageQueue):
         raise ConfigTypeError(
             f"queue is {_shown(queue)}; give a MessageQueue, such as one of "
             "`fetch_publish_queues(topic)`"
         )
     if queue.topic != message.topic:
-        raise ConfigError(f"the queue {queue} is none of {message.topic}, where the message goes")
+        raise ConfigError(
+            f"the queue {queue} does not belong to {message.topic}, the topic of the message"
+        )
     if selector is not None:
-        raise ConfigError(f"queue is {queue} and there is a selector too; give one of them")
+        raise ConfigError(f"queue is {queue} and a selector is set too; set one of them")
 
 
 def checked_text(name: str, value: object) -> str:
-    """The value; ConfigError unless it is a text."""
+    """The value, which must be a text.
+
+    Raises:
+        ConfigTypeError: it is not.
+    """
     if not isinstance(value, str):
         raise ConfigTypeError(f"{name} is {_shown(value)}; give a text")
     return value
 
 
 def checked_group(group: object) -> str:
-    """The name of a group; ConfigError unless it is legal."""
+    """The name of a group.
+
+    Raises:
+        ConfigError: it is not a text, or RocketMQ does not allow it as a name.
+    """
     fault = check_group(checked_text("the group", "" if group is None else group))
     if fault is not None:
         raise ConfigError(fault)
@@ -90,7 +117,11 @@ def checked_group(group: object) -> str:
 
 
 def checked_topic(topic: object) -> str:
-    """The name of a topic; ConfigError unless it is legal."""
+    """The name of a topic.
+
+    Raises:
+        ConfigError: it is not a text, or RocketMQ does not allow it as a name.
+    """
     fault = check_topic(checked_text("the topic", "" if topic is None else topic))
     if fault is not None:
         raise ConfigError(fault)
@@ -146,7 +177,7 @@ def queue_list(queues: Iterable[MessageQueue] | MessageQueue) -> list[MessageQue
     items = list(queues)
     if not all(isinstance(queue, MessageQueue) for queue in items):
         raise ConfigError(
-            f"{queues!r} is no list of MessageQueue; `fetch_queues(topic)` gives those of a topic"
+            f"{queues!r} is not a list of MessageQueue; `fetch_queues(topic)` returns one"
         )
     return items
 

@@ -1,13 +1,14 @@
 """The event loop of the synchronous clients: one daemon thread per process.
 
 It runs consumers, heartbeats and route refreshes.  Ordinary requests use a blocking socket in the
-caller's thread instead.  A forked child has none of its parent's threads, so the loop is made anew
-there on first use.
+caller's thread instead.  A forked child has none of its parent's threads, so it makes a new loop on
+first use.
 """
 
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from cometmq.client.base import fork
@@ -21,24 +22,22 @@ START_TIMEOUT_S = 30.0
 
 
 class BackgroundLoop:
-    """An event loop in a thread of its own."""
+    """An event loop in a thread of its own.
+
+    Raises:
+        ClientClosed: the thread did not start the loop within 30 s.
+    """
 
     def __init__(self) -> None:
-        self._started = threading.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._main, name="cometmq-background", daemon=True)
+        started: Future[asyncio.AbstractEventLoop] = Future()
+        self._thread = threading.Thread(
+            target=lambda: run(_serve(started)), name="cometmq-background", daemon=True
+        )
         self._thread.start()
-        if not self._started.wait(START_TIMEOUT_S) or self._loop is None:
-            raise ClientClosed("the background event loop did not start")
-
-    def _main(self) -> None:
-        run(self._serve())
-
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._started.set()
-        # It ends with the process: consumers may start at any time, and an idle loop is cheap.
-        await self._loop.create_future()
+        try:
+            self._loop = started.result(START_TIMEOUT_S)
+        except TimeoutError:
+            raise ClientClosed("the background event loop did not start") from None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and wait for its result.
@@ -46,7 +45,6 @@ class BackgroundLoop:
         Raises:
             ClientClosed: called on the loop itself, where waiting would never end.
         """
-        assert self._loop is not None
         if threading.current_thread() is self._thread:
             work.close()
             raise ClientClosed(
@@ -62,8 +60,14 @@ class BackgroundLoop:
 
     def soon(self, callback: Callable[..., object], *args: Any) -> None:
         """Call a function on the loop, without waiting for it."""
-        assert self._loop is not None
         self._loop.call_soon_threadsafe(callback, *args)
+
+
+async def _serve(started: "Future[asyncio.AbstractEventLoop]") -> None:
+    loop = asyncio.get_running_loop()
+    started.set_result(loop)
+    # It ends with the process: consumers may start at any time, and an idle loop is cheap.
+    await loop.create_future()
 
 
 class _Home:

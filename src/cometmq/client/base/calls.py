@@ -1,17 +1,22 @@
 """The requests that a client sends to brokers, each as one coroutine over `Io`.
 
-They cover offsets, group membership and send-back, with typed arguments and results.  Each is
-written once: over a blocking `Io` none of them ever suspends (see `transport`).
+They cover offsets, group membership and send-back, with typed arguments and results.  Asyncio and
+synchronous clients share them: over a blocking `Io` none of them ever suspends (see `transport`).
 """
 
+import logging
 from typing import Final
 
+from cometmq.client.base.namespace import Namespace
 from cometmq.client.base.transport import Io
-from cometmq.errors import ResponseCode, remote_error
-from cometmq.model import MessageQueue, SubscriptionData
-from cometmq.wire.body.bodies import CheckClientConfigBody, ConsumerListBody
-from cometmq.wire.command.codes import RequestCode
+from cometmq.errors import RemoteError, ResponseCode, TopicNotExist, remote_error
+from cometmq.model import MessageQueue, SubscriptionData, TopicConfig
+from cometmq.model.offsets import ConsumerOffset
+from cometmq.wire.body.admin import decode_consumer_offsets, decode_topic_config
+from cometmq.wire.body.client import CheckClientConfigBody, ConsumerListBody
+from cometmq.wire.command.codes import RequestCode, version_of
 from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.header.admin import TopicHeader
 from cometmq.wire.header.header import Header
 from cometmq.wire.header.headers import (
     ConsumerGroupHeader,
@@ -27,7 +32,10 @@ from cometmq.wire.header.headers import (
 
 __all__ = ["BrokerCalls"]
 
+log = logging.getLogger("cometmq.client")
 SEND_BACK_TIMEOUT_MS: Final = 5_000
+FIRST_STRICT_VERSION: Final = version_of(5, 0, 0)
+"""Brokers from this version on honour ``setZeroIfNotFound=false``; older ones ignore it."""
 
 
 def _command(
@@ -42,11 +50,14 @@ def _command(
 class BrokerCalls:
     """Sends requests to brokers; ``address`` is the ``host:port`` of the broker."""
 
-    __slots__ = ("_io", "_timeout_ms")
-
     def __init__(self, io: Io, timeout_ms: int) -> None:
         self._io = io
         self._timeout_ms = timeout_ms
+
+    @property
+    def namespace(self) -> Namespace:
+        """Translates the names in bodies."""
+        return self._io.namespace
 
     @property
     def timeout_ms(self) -> int:
@@ -66,19 +77,50 @@ class BrokerCalls:
 
     # -- offsets ----------------------------------------------------------------------------
 
-    async def consumer_offset(self, address: str, group: str, queue: MessageQueue) -> int | None:
+    async def consumer_offset(
+        self, address: str, group: str, queue: MessageQueue
+    ) -> ConsumerOffset | None:
         """The group's stored offset, or None if the broker has none."""
-        header = QueryConsumerOffsetHeader(group, queue.topic, queue.queue_id)
+        # Without the last field a broker answers 0 for a new group while offset 0 is in memory.
+        header = QueryConsumerOffsetHeader(group, queue.topic, queue.queue_id, False)
         command = _command(RequestCode.QUERY_CONSUMER_OFFSET, header, queue.broker_name)
         answer = await self._io.request(address, command, self._timeout_ms)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
         if answer.code != 0:
             raise remote_error(answer.code, answer.remark)
-        return OffsetResponseHeader.from_command(answer).queue_offset
+        consumer_offset = ConsumerOffset(OffsetResponseHeader.from_command(answer).queue_offset)
+        if consumer_offset == 0 and 0 < answer.version < FIRST_STRICT_VERSION:
+            return await self._stored_zero(address, group, queue)
+        return consumer_offset
+
+    async def _stored_zero(
+        self, address: str, group: str, queue: MessageQueue
+    ) -> ConsumerOffset | None:
+        """What the answer 0 of a 4.x broker means: 0 if the group has stored it, else None.
+
+        Only the table of all offsets tells the two apart.  Where the broker refuses to show it,
+        the answer is 0: the group then repeats messages and skips none.
+        """
+        try:
+            answer = await self.ask(
+                address, RemotingCommand.request(RequestCode.GET_ALL_CONSUMER_OFFSET)
+            )
+        except RemoteError as error:
+            log.warning("%s does not say whether %s has stored offsets: %s", address, group, error)
+            return ConsumerOffset(0)
+        table = decode_consumer_offsets(answer.body).offsets
+        wrap = self.namespace.wrap
+        return table.get(f"{wrap(queue.topic)}@{wrap(group)}", {}).get(queue.queue_id)
 
     async def commit(
-        self, address: str, group: str, queue: MessageQueue, consumer_offset: int, *, wait: bool
+        self,
+        address: str,
+        group: str,
+        queue: MessageQueue,
+        consumer_offset: ConsumerOffset,
+        *,
+        wait: bool,
     ) -> None:
         """Store the group's offset; with ``wait`` the broker's answer is awaited and checked."""
         header = UpdateConsumerOffsetHeader(group, queue.topic, queue.queue_id, consumer_offset)
@@ -89,6 +131,15 @@ class BrokerCalls:
             await self.ask(address, command)
         else:
             await self._io.oneway(address, command)
+
+    async def topic_config(self, address: str, topic: str) -> TopicConfig | None:
+        """The topic's settings, or None if the broker does not have the topic."""
+        ext = TopicHeader(topic).to_ext()
+        command = RemotingCommand.request(RequestCode.GET_TOPIC_CONFIG, ext)
+        try:
+            return decode_topic_config((await self.ask(address, command)).body)
+        except TopicNotExist:
+            return None
 
     async def max_offset(self, address: str, queue: MessageQueue) -> int:
         """The next offset to be written."""
@@ -137,7 +188,9 @@ class BrokerCalls:
         Raises:
             RemoteError: the expression is wrong; the text says where.
         """
-        body = CheckClientConfigBody(client_id, group, subscription).encode()
+        body = CheckClientConfigBody(
+            client_id, self.namespace.wrap(group), self.namespace.wrap_subscription(subscription)
+        ).encode()
         await self.ask(address, RemotingCommand.request(RequestCode.CHECK_CLIENT_CONFIG, {}, body))
 
     async def send_back(

@@ -1,4 +1,4 @@
-"""What happens to clients when ``fork`` copies their process.
+"""Keeps clients working when ``fork`` copies their process.
 
 Each client in a child process learns that it is a copy, and gives up the inherited sockets without
 disturbing the parent.  It must not touch the inherited event loop, selector or transports: parent

@@ -1,72 +1,60 @@
 """Settings that all clients share, as one checked, frozen value with RocketMQ's defaults."""
 
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
-from typing import Final, Unpack
+from typing import Final, Protocol, Unpack
 
 from cometmq.client.base.arguments import check_ms, checked_text
+from cometmq.client.base.name_servers import NameServers
+from cometmq.client.base.namespace import NO_NAMESPACE, Namespace
+from cometmq.client.base.sandbox import check_sandbox
 from cometmq.client.base.security import OPEN, Security, SecurityOptions
 from cometmq.errors import ConfigError, ConfigTypeError
 from cometmq.net.env import Environment, system_environment
-from cometmq.net.network import parse_address
 from cometmq.net.tls import TlsNetwork
+from cometmq.wire.command.command import RemotingCommand
 
-__all__ = ["ClientOptions", "check_names", "name_server_addresses"]
+__all__ = ["ClientOptions", "CommonOptions", "Shareable", "check_names"]
 
-NAME_SERVER_VARIABLE: Final = "NAMESRV_ADDR"
-DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 _COMMON_NAMES: Final = ("name_server", "timeout_ms", "instance_name", "client_ip", "env")
 
 
-def name_server_addresses(name_server: object) -> tuple[str, ...]:
-    """Addresses from ``a:9876;b:9876``, a sequence, ``NAMESRV_ADDR``, or the local default.
+class Shareable(Protocol):
+    """A connection that several clients share, as their options see it."""
 
-    Raises:
-        ConfigError: an entry is not ``host:port``.
+    options: "ClientOptions"
+
+    def open_shared(self) -> object:
+        """What the clients share (`SharedInstance`), for one that begins."""
+        ...
+
+
+class CommonOptions(SecurityOptions, total=False):
+    """Keyword arguments of every client, besides its name servers.
+
+    ``connection`` is a `Connection` that other clients use too; name servers, keys, TLS and the
+    other options of a connection are then given to it.  ``namespace`` puts ``Space%`` before the
+    names of topics and groups on the wire.  ``sandbox`` is a test environment that shares topics
+    with others.
     """
-    if name_server is None:
-        name_server = os.environ.get(NAME_SERVER_VARIABLE) or DEFAULT_NAME_SERVER
-    if isinstance(name_server, str):
-        name_server = [name_server]
-    elif not isinstance(name_server, Iterable) or isinstance(name_server, (bytes, bytearray)):
-        raise ConfigTypeError(
-            f"name_server is {name_server!r:.100} ({type(name_server).__name__}); give a text such "
-            "as 127.0.0.1:9876, or a list of such texts"
-        )
-    addresses: list[str] = []
-    entries = [checked_text("a name server address", entry) for entry in name_server]
-    for part in ";".join(entries).replace(",", ";").split(";"):
-        address = part.strip().removeprefix("http://")
-        if not address:
-            continue
-        try:
-            if not parse_address(address)[1]:
-                raise ValueError("nobody listens on port 0")
-        except Exception as error:
-            raise ConfigError(
-                f"name server address {address!r} is not host:port; set name_server= or "
-                f"{NAME_SERVER_VARIABLE} to something like 127.0.0.1:9876"
-            ) from error
-        addresses.append(address)
-    if not addresses:
-        raise ConfigError(
-            f"no name server address given; set name_server= or {NAME_SERVER_VARIABLE} to "
-            "something like 127.0.0.1:9876"
-        )
-    return tuple(addresses)
+
+    connection: Shareable | None
+    namespace: str | None
+    sandbox: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
     """The settings of a client; times are in milliseconds.
 
+    ``name_servers`` may change while the client runs; the others do not.
+
     ``instance_name`` replaces the process id in the client id (two clients must not share one);
     ``client_ip`` replaces the address of the interface that routes outwards.
     """
 
-    name_servers: tuple[str, ...]
+    name_servers: NameServers
     env: Environment = field(default_factory=system_environment)
     instance_name: str | None = None
     client_ip: str | None = None
@@ -77,6 +65,39 @@ class ClientOptions:
     persist_interval_ms: int = 5_000
     rebalance_interval_ms: int = 20_000
     security: Security = OPEN
+    connection: Shareable | None = None
+    namespace: Namespace = NO_NAMESPACE
+    sandbox: str | None = None
+
+    @property
+    def prepare(self) -> Callable[[RemotingCommand], None] | None:
+        """Translates the names in a request and signs it; None if neither is needed."""
+        wrap, sign = self.namespace.wrap_command, self.security.prepare
+        if not self.namespace:
+            return sign
+        if sign is None:
+            return wrap
+
+        def both(command: RemotingCommand) -> None:
+            wrap(command)
+            sign(command)
+
+        return both
+
+    def of_whole_cluster(self, client: str) -> "ClientOptions":
+        """Themselves, for a client that works on the whole cluster.
+
+        Raises:
+            ConfigError: a namespace or a sandbox is set.
+        """
+        if self.sandbox:
+            raise ConfigError(f"sandbox is {self.sandbox!r}, which has no effect on {client}")
+        if self.namespace:
+            raise ConfigError(
+                f"namespace is {self.namespace.name!r}, but {client} takes names as the cluster "
+                f"has them, such as {self.namespace.name}%Topic; give it none"
+            )
+        return self
 
     @classmethod
     def of(
@@ -87,6 +108,9 @@ class ClientOptions:
         instance_name: str | None = None,
         client_ip: str | None = None,
         request_timeout_ms: int = 3_000,
+        connection: Shareable | None = None,
+        namespace: str | None = None,
+        sandbox: str | None = None,
         **security: Unpack[SecurityOptions],
     ) -> "ClientOptions":
         """Options from the keyword arguments of a client.
@@ -96,6 +120,17 @@ class ClientOptions:
             TypeError: a keyword argument is unknown.
         """
         check_ms("timeout_ms", request_timeout_ms)
+        if connection is not None:
+            own = {
+                "name_server": name_server,
+                "env": env,
+                "instance_name": instance_name,
+                "client_ip": client_ip,
+                "namespace": namespace,
+                "sandbox": sandbox,
+                **security,
+            }
+            return replace(_options_of(connection, own), request_timeout_ms=request_timeout_ms)
         if instance_name is not None:
             checked_text("instance_name", instance_name)
         if client_ip is not None:
@@ -104,18 +139,35 @@ class ClientOptions:
             env = system_environment()
         elif not hasattr(env, "clock"):
             raise ConfigError(f"env is {env!r:.100}; give an Environment of cometmq.net.env")
-        check_names(security, SecurityOptions.__annotations__)
+        check_names(security, CommonOptions.__annotations__)
         secured = Security.of(**security)
         if secured.tls is not None:
             env = replace(env, network=TlsNetwork(secured.tls))
         return cls(
-            name_server_addresses(name_server),
+            NameServers(name_server, env, resolves=secured.tls is None),
             env=env,
             instance_name=instance_name,
             client_ip=client_ip,
             request_timeout_ms=request_timeout_ms,
             security=secured,
+            namespace=Namespace(namespace),
+            sandbox=check_sandbox(sandbox),
         )
+
+
+def _options_of(connection: Shareable, own: Mapping[str, object]) -> ClientOptions:
+    """The options of a connection, to whose clients no option of its own was given."""
+    if not hasattr(connection, "open_shared"):
+        raise ConfigTypeError(
+            f"connection is {connection!r:.100} ({type(connection).__name__}); give a Connection"
+        )
+    for name, value in own.items():
+        if value is not None:
+            raise ConfigError(
+                f"{name}= belongs to the connection; give it to Connection(...) instead of the "
+                "client"
+            )
+    return connection.options
 
 
 def _check_ip(client_ip: object) -> None:

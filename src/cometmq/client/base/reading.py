@@ -42,7 +42,7 @@ class QueueReader:
         self.routes = routes
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """All queues of a topic, readable or not, in order; none for a topic nobody knows."""
+        """All queues of a topic, readable or not, in order; none if the topic does not exist."""
         self.routes.forget(topic)
         try:
             route = await self.routes.find(topic)

@@ -1,19 +1,29 @@
 """Routes: which broker has which queues of a topic, fetched from name servers and cached.
 
-A client stays with one name server and changes to the next when that one does not answer; all give
+A client stays with one name server and changes to another when that one does not answer; all give
 the same answers.  The route of a topic that no name server knows is that of the template topic
 TBW102, whose brokers create the topic on its first send
 (``MQClientInstance.updateTopicRouteInfoFromNameServer``).
 """
 
+import logging
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
+from cometmq.client.base.name_servers import NameServers
 from cometmq.client.base.transport import Io
-from cometmq.errors import ClientError, LocalProtocolError, NoRoute, ResponseCode, remote_error
-from cometmq.model import TopicRoute
+from cometmq.errors import (
+    ClientError,
+    LocalProtocolError,
+    NoBroker,
+    NoRoute,
+    ResponseCode,
+    remote_error,
+)
+from cometmq.model import BrokerData, TopicRoute
 from cometmq.model.names import DEFAULT_TOPIC, check_topic
-from cometmq.wire.body.route import decode_topic_route
+from cometmq.wire.body.route import decode_cluster_info, decode_topic_route
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import RemotingCommand
 
@@ -27,20 +37,29 @@ NEW_TOPIC_QUEUE_COUNT: Final = 4
 class RouteBook:
     """Routes of the topics a client uses."""
 
-    def __init__(self, io: Io, name_servers: tuple[str, ...], timeout_ms: int) -> None:
+    def __init__(self, io: Io, name_servers: NameServers, timeout_ms: int) -> None:
         self._io = io
-        self._name_servers = name_servers
-        self._current = 0
+        self._servers = name_servers
+        self._asked: str | None = None
         self._timeout_ms = timeout_ms
         self._routes: dict[str, TopicRoute] = {}
+        self._forgotten: dict[str, TopicRoute] = {}
+        self.on_change: Callable[[str], None] | None = None
+        """Called with the topic of a route that differs from the one before."""
         self._addresses: dict[str, dict[int, str]] = {}
         self.has_answered = False
         """Whether any name server has answered a request."""
+        self.outages = io.outages
+        """What this client cannot do at present."""
 
     @property
     def name_servers(self) -> tuple[str, ...]:
-        """All addresses, in the order given."""
-        return self._name_servers
+        """All known addresses; before the first request, what the program gave."""
+        return self._servers.addresses or self._servers.entries
+
+    def is_name_server(self, address: str) -> bool:
+        """Whether this is, or was, the address of a name server."""
+        return self._servers.was_used(address)
 
     async def ask(self, command: RemotingCommand) -> RemotingCommand:
         """Send a request to the current name server, then to the others until one answers.
@@ -48,18 +67,31 @@ class RouteBook:
         Raises:
             ClientError: none of them answered; the text has the cause for each.
         """
+        servers = self._servers
+        await servers.look_up(self._io)
+        if self._asked is not None and self._asked not in servers.addresses:
+            self._io.drop(self._asked)
+            self._asked = None
         faults: list[str] = []
+        tried: list[str] = []
         last: ClientError = NoRoute("")
-        for _ in self._name_servers:
-            address = self._name_servers[self._current]
+        while True:
+            address = servers.choose(tried)
+            if address is None:
+                if await servers.look_up(self._io, at_once=True):
+                    continue
+                break
+            tried.append(address)
             try:
                 answer = await self._io.request(address, command, self._timeout_ms)
             except ClientError as error:
                 last = error
                 faults.append(f"{address}: {error}")
-                self._current = (self._current + 1) % len(self._name_servers)
+                self.outages.failed("a request to the name servers", error, level=logging.INFO)
             else:
+                self._asked = address
                 self.has_answered = True
+                self.outages.ended("a request to the name servers")
                 return answer
         # A server that demands TLS ends a plain connection without a word.
         tls = ", and whether it demands TLS (tls=)" if "closed by the peer" in faults[-1] else ""
@@ -107,7 +139,7 @@ class RouteBook:
             if fault is not None:
                 raise LocalProtocolError(fault)
             raise NoRoute(
-                f"no name server of {';'.join(self._name_servers)} knows a broker for the topic "
+                f"no name server of {self._servers.text} knows a broker for the topic "
                 f"{topic}; create it (cometmq topic create {topic}) or check the spelling"
             )
         return route
@@ -125,12 +157,17 @@ class RouteBook:
             return route
         template = await self.fetch(DEFAULT_TOPIC)
         if template is None:
+            if not await self._has_brokers():
+                raise NoBroker(
+                    f"no broker is registered at the name servers {self._servers.text}; "
+                    "check that one runs and knows their addresses (namesrvAddr)"
+                )
             raise NoRoute(
-                f"no name server of {';'.join(self._name_servers)} knows a broker for the topic "
+                f"no name server of {self._servers.text} knows a broker for the topic "
                 f"{topic}, and automatic creation is off (no broker offers {DEFAULT_TOPIC}); "
                 f"create the topic (cometmq topic create {topic}) or start a broker"
             )
-        self.learn_addresses(template)
+        self.learn_addresses(template.broker_datas)
         return replace(
             template,
             queue_datas=tuple(
@@ -143,26 +180,36 @@ class RouteBook:
             ),
         )
 
+    async def _has_brokers(self) -> bool:
+        """Whether a broker is registered; True where the name server does not say."""
+        answer = await self.ask(RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO))
+        return answer.code != 0 or bool(decode_cluster_info(answer.body)[0])
+
     def cached(self, topic: str) -> TopicRoute | None:
         """The cached route."""
         return self._routes.get(topic)
 
     def remember(self, topic: str, route: TopicRoute) -> None:
         """Cache a route and the addresses in it."""
+        before = self._routes.get(topic) or self._forgotten.pop(topic, None)
         self._routes[topic] = route
-        self.learn_addresses(route)
+        self.learn_addresses(route.broker_datas)
+        if before is not None and before != route and self.on_change is not None:
+            self.on_change(topic)
 
-    def learn_addresses(self, route: TopicRoute) -> None:
-        """Cache the addresses of a route's brokers."""
-        for broker in route.broker_datas:
+    def learn_addresses(self, brokers: Iterable[BrokerData]) -> None:
+        """Cache the addresses of brokers."""
+        for broker in brokers:
             self._addresses[broker.broker_name] = dict(broker.broker_addrs)
 
     def forget(self, topic: str) -> None:
         """Drop a cached route, so that the next use fetches it."""
-        self._routes.pop(topic, None)
+        route = self._routes.pop(topic, None)
+        if route is not None:
+            self._forgotten[topic] = route
 
     def address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """The address of a broker's member, or of another member where that one is missing."""
+        """The address of a broker's member; of another member if that one is missing."""
         members = self._addresses.get(broker_name)
         if not members:
             return None
@@ -172,7 +219,7 @@ class RouteBook:
         return address
 
     def any_address(self, broker_name: str) -> str | None:
-        """The master's address, or a slave's where there is no master."""
+        """The master's address; a slave's if there is no master."""
         members = self._addresses.get(broker_name)
         if not members:
             return None

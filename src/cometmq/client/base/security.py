@@ -57,10 +57,10 @@ class Security:
         security_token: str | None = None,
         tls: Tls | bool | None = None,
     ) -> "Security":
-        """From arguments, and from the environment where they are None.
+        """The security of these arguments; the environment replaces those that are None.
 
         Raises:
-            ConfigError: half a pair of keys, an unreadable file, an unknown word.
+            ConfigError: one of the two keys is missing, a file is unreadable, or a word is unknown.
         """
         options = SecurityOptions(
             access_key=access_key, secret_key=secret_key, security_token=security_token, tls=tls
@@ -116,7 +116,7 @@ def with_environment(options: SecurityOptions) -> SecurityOptions:
     """The options completed from the environment, for processes with another environment.
 
     Raises:
-        ConfigError: ``COMETMQ_TLS`` holds an unknown word.
+        ConfigError: ``COMETMQ_TLS`` is an unknown word.
     """
     names: tuple[Literal["access_key", "secret_key", "security_token"], ...]
     names = ("access_key", "secret_key", "security_token")

@@ -1,4 +1,4 @@
-"""Synchronous faces made from asyncio clients: equal names, arguments, types and help texts.
+"""Makes synchronous clients from the asyncio clients: same names, arguments, types and help texts.
 
 A method is declared once, as a coroutine of the asyncio client.  The synchronous client gets a
 method that runs it, either on the background loop or, over blocking sockets, in the caller's
@@ -40,8 +40,8 @@ def build_settings(kind: type[T], arguments: tuple[Any, ...], options: dict[str,
     """An object of a settings class, from the arguments of a client that takes the same ones.
 
     Raises:
-        TypeError: an argument is missing or unknown; the text does not name ``kind``, which the
-            caller has never heard of.
+        TypeError: an argument is missing or unknown; the text does not name ``kind``, because the
+            program calls another class.
     """
     try:
         return kind(*arguments, **options)

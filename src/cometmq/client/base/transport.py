@@ -1,4 +1,4 @@
-"""How client logic reaches a server: the same coroutines over asyncio or over blocking sockets.
+"""Runs the same client coroutines over asyncio or over blocking sockets.
 
 Routes, offsets and admin calls are written once, as ``async def`` over `Io`.  With `AsyncIo` their
 awaits suspend as usual.  With `BlockingIo` no await ever suspends, because each call blocks the
@@ -7,17 +7,22 @@ loop, no thread hop, and one implementation for both kinds of client.
 """
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from cometmq.client.base import fork
+from cometmq.client.base.namespace import NO_NAMESPACE, Namespace
+from cometmq.client.base.outages import Outages
 from cometmq.client.base.security import OPEN, Security
 from cometmq.errors import ConnectFailed, RequestTimeout
 from cometmq.net.blocking import BlockingChannel
 from cometmq.net.channel import Channel, ChannelPool
 from cometmq.net.env import Environment
+from cometmq.net.http import fetch_text
+from cometmq.net.network import resolve
 from cometmq.wire.command.command import RemotingCommand, encode_command
 
 __all__ = ["AsyncIo", "BlockingIo", "Io", "run_inline"]
@@ -34,6 +39,10 @@ class Io(Protocol):
     """The network as client logic uses it."""
 
     env: Environment
+    outages: Outages
+    """What this client cannot do at present."""
+    namespace: Namespace
+    """Translates names in bodies; those in headers are translated on their way."""
 
     async def request(
         self, address: str, command: RemotingCommand, timeout_ms: int
@@ -54,16 +63,38 @@ class Io(Protocol):
         """Let time pass."""
         ...
 
+    def drop(self, address: str) -> None:
+        """End an unused connection that will not be used again."""
+        ...
+
+    async def resolve(self, host: str, port: int) -> list[str]:
+        """See `LookUp`."""
+        ...
+
+    async def fetch_text(self, url: str, timeout_ms: int) -> str:
+        """See `LookUp`."""
+        ...
+
 
 class AsyncIo:
-    """`Io` over the channels of an event loop; ``greet`` speaks first on each new connection."""
+    """`Io` over the channels of an event loop; ``greet`` is called first on each new connection.
 
-    __slots__ = ("_greet", "_greeted", "env", "pool")
+    A peer that cannot be reached is logged at ``outage_level``: it is a warning for clients that
+    work in the background, and no more than a note for those whose caller gets the error.
+    """
 
     def __init__(
-        self, env: Environment, pool: ChannelPool, greet: Callable[[str, Channel], None]
+        self,
+        env: Environment,
+        pool: ChannelPool,
+        greet: Callable[[str, Channel], None],
+        outage_level: int = logging.INFO,
+        namespace: Namespace = NO_NAMESPACE,
     ) -> None:
+        self.namespace = namespace
+        self._outage_level = outage_level
         self.env = env
+        self.outages = Outages(env.clock.monotonic)
         self.pool = pool
         self._greet = greet
         self._greeted: dict[str, Channel] = {}
@@ -72,7 +103,13 @@ class AsyncIo:
         """A connected channel on which the greeting has been sent."""
         channel = self.pool.open_channel(address)
         if channel is None:
-            channel = await self.pool.get(address, timeout_ms)
+            try:
+                channel = await self.pool.get(address, timeout_ms)
+            except ConnectFailed as error:
+                if not self.pool.is_closed:
+                    self.outages.failed(f"connection to {address}", error, level=self._outage_level)
+                raise
+            self.outages.ended(f"connection to {address}")
         if self._greeted.get(address) is not channel:
             self._greeted[address] = channel
             self._greet(address, channel)
@@ -92,6 +129,15 @@ class AsyncIo:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
+    def drop(self, address: str) -> None:
+        self.pool.drop(address)
+
+    async def resolve(self, host: str, port: int) -> list[str]:
+        return await self.env.network.resolve(host, port)
+
+    async def fetch_text(self, url: str, timeout_ms: int) -> str:
+        return await asyncio.to_thread(fetch_text, url, timeout_ms)
+
 
 class BlockingIo:
     """`Io` over blocking sockets; each caller gets a connection of its own."""
@@ -103,15 +149,32 @@ class BlockingIo:
         security: Security = OPEN,
     ) -> None:
         self.env = env
+        self.namespace = NO_NAMESPACE  # clients in a namespace work over asyncio
+        self.outages = Outages(env.clock.monotonic)
         self._credentials = security.credentials
         self._tls = security.tls
         self._on_request = on_request
         self._free: dict[str, list[tuple[BlockingChannel, float]]] = {}
         self._lock = threading.Lock()
         self._is_closed = False
+        self._sharers = 1
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no client uses it any more."""
+        return self._is_closed
+
+    def share(self) -> "BlockingIo":
+        """Itself, for one client more, which will call `close` too."""
+        self._sharers += 1
+        return self
 
     def take(self, address: str, timeout_ms: int) -> BlockingChannel:
-        """A connection that nobody else uses; return it with `give`."""
+        """A connection that nobody else uses; return it with `give`.
+
+        Raises:
+            ConnectFailed: no connection could be made, or this client is closed.
+        """
         with self._lock:
             free = self._free.get(address)
             while free:
@@ -147,14 +210,14 @@ class BlockingIo:
         try:
             answer = channel.exchange(encode, timeout_ms)
         except ConnectFailed:
-            # The peer is gone, so the other free connections to it are dead too.
-            self._drop_free(address)
+            # The peer has ended, so the other free connections to it are broken too.
+            self.drop(address)
             raise
         finally:
             self.give(channel)
         return answer
 
-    def _drop_free(self, address: str) -> None:
+    def drop(self, address: str) -> None:
         with self._lock:
             free = self._free.pop(address, [])
         for channel, _ in free:
@@ -179,9 +242,21 @@ class BlockingIo:
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - blocking is what this face is for
 
+    async def resolve(self, host: str, port: int) -> list[str]:
+        return resolve(host, port)
+
+    async def fetch_text(self, url: str, timeout_ms: int) -> str:
+        return fetch_text(url, timeout_ms)
+
     def close(self) -> None:
-        """Close every free connection; those in use close when they are given back."""
+        """Close every free connection; those in use close when they are given back.
+
+        With several clients the last one does it.
+        """
         with self._lock:
+            self._sharers -= 1
+            if self._sharers > 0:
+                return
             self._is_closed = True
             channels = [channel for free in self._free.values() for channel, _ in free]
             self._free.clear()
@@ -207,7 +282,11 @@ def _descriptor(channel: BlockingChannel) -> int:
 
 
 def run_inline(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Drive a coroutine that never suspends (it runs over `BlockingIo`) to its result."""
+    """Drive a coroutine that never suspends (it runs over `BlockingIo`) to its result.
+
+    Raises:
+        RequestTimeout: the coroutine suspended, which is a bug of this client.
+    """
     try:
         coroutine.send(None)
     except StopIteration as stop:

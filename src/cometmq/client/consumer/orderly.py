@@ -1,10 +1,11 @@
 """Ordered consumption: starts the handlers of an ordered consumer and acts on their outcomes.
 
-A *run* is the messages of one strand that one call of a handler, or one stretch of a thread, gets.
-At most ``concurrency`` runs are under way, so a lost lock or a rebalance has no queued work to call
-back.  A queue that is given up ends in two steps: `leave` starts nothing new, and `wait_idle` waits
-for the last run.  A queue that was lost, or begins anew at another offset, ends at once; its
-successor starts when the old runs have ended, so two handlers never have one queue.
+A *run* is a list of messages of one strand that a handler gets in one call, or a thread handles one
+after the other.  At most ``concurrency`` runs are under way and none is queued, so after a lost
+lock or a rebalance there is nothing to call back.  A queue that is given up ends in two steps:
+`leave` starts nothing new, and `wait_idle` waits for the last run.  A queue that was lost, or
+begins again at another offset, ends at once.  Its successor starts when the old runs have ended, so
+two handlers never have one queue.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from typing import Any, Final, Protocol
 
 from cometmq.client.extensions.parking.parking import Parking
 from cometmq.client.handling.dispatchers import Dispatcher
+from cometmq.client.handling.failures import follows, log_failure
 from cometmq.client.handling.handlers import Outcome, reason_of
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.queue.assignment import Assignment
@@ -50,7 +52,7 @@ class OrderlyHost(Protocol):
         ...
 
     def give_back(self, assignment: Assignment, message: ReceivedMessage, delay_level: int) -> None:
-        """Bring a message to the retry or dead-letter topic, then call `given_back`."""
+        """Send a message to the retry or dead-letter topic, then call `given_back`."""
         ...
 
 
@@ -124,6 +126,11 @@ class _Run:
         self.pause_ms = -1
         """How long the strand pauses; -1 if no message is tried again."""
 
+    @property
+    def judged(self) -> list[tuple[ReceivedMessage, Any]]:
+        """The messages from the first failure on, with their outcomes."""
+        return list(zip(self.messages[self.done_count :], self.outcomes, strict=True))
+
 
 class OrderlyRunner:
     """Starts runs and takes their outcomes; all on the consumer's loop."""
@@ -147,7 +154,7 @@ class OrderlyRunner:
     # -- queues -----------------------------------------------------------------------------
 
     def added(self, assignment: Assignment) -> None:
-        """Add a queue, or begin it anew."""
+        """Add a queue, or begin it again at another offset."""
         state = OrderedQueue(assignment)
         assignment.state = state
         self._queues[assignment.queue] = state
@@ -179,11 +186,6 @@ class OrderlyRunner:
         for state in list(self._queues.values()):
             self.leave(state.assignment)
 
-    def strands_of(self, queue: MessageQueue) -> Strands[ReceivedMessage] | None:
-        """The strands of an assigned queue."""
-        state = self._queues.get(queue)
-        return state.strands if state is not None else None
-
     # -- from pulls to handlers -------------------------------------------------------------
 
     def submit(self, assignment: Assignment, messages: list[ReceivedMessage]) -> None:
@@ -199,7 +201,7 @@ class OrderlyRunner:
         self._pump()
 
     def wake(self, queue: MessageQueue) -> None:
-        """Serve a queue whose lock or old runs may have kept it waiting."""
+        """Start runs of a queue that may have waited for its lock or its old runs."""
         state = self._queues.get(queue)
         if state is not None:
             self._list(state)
@@ -220,7 +222,7 @@ class OrderlyRunner:
             if (
                 state.is_closed
                 or queue in self._dropped_runs
-                # The next successful renewal begins a queue without a fresh lock anew.
+                # A queue without a fresh lock begins again at the next successful renewal.
                 or not self._host.may_consume(queue)
             ):
                 continue
@@ -290,6 +292,9 @@ class OrderlyRunner:
         state.run_ended()
         queue = state.assignment.queue
         if run.process_queue.dropped:
+            for message, outcome in run.judged:
+                if outcome is not None and outcome is not _NOT_RUN:
+                    self._log(message, outcome, "the queue has another owner now, which handles it")
             if queue in self._dropped_runs:
                 self._dropped_runs[queue] -= 1
                 if not self._dropped_runs[queue]:
@@ -301,13 +306,13 @@ class OrderlyRunner:
         self._pump()
 
     def _judge(self, run: _Run) -> None:
-        """Finish the messages up to the first one that has to wait or did not run."""
+        """Finish the messages before the first one that has to wait or did not run."""
         if not run.outcomes:
             self._settle(run)
             return
         back: list[tuple[ReceivedMessage, int]] = []
         finished: list[int] = []
-        judged = list(zip(run.messages[run.done_count :], run.outcomes, strict=True))
+        judged = run.judged
         begin = run.done_count
         for message, outcome in judged:
             if outcome is _NOT_RUN:
@@ -316,8 +321,11 @@ class OrderlyRunner:
                 finished.append(message.queue_offset)
             else:
                 decision = self._policy.after_failure(outcome, message.reconsume_times)
+                self._log(message, outcome, follows(decision))
                 if isinstance(decision, GiveBack):
-                    back.append((message, decision.delay_level))
+                    # The outcome itself may carry properties for the dead letter.
+                    level = decision.delay_level
+                    back.append((message, outcome if outcome == level else level))
                 elif isinstance(decision, Park):
                     self._park(run, message, reason_of(outcome))
                 else:
@@ -326,7 +334,7 @@ class OrderlyRunner:
             run.done_count += 1
         for message, outcome in judged[run.done_count - begin :]:
             if outcome is not None and outcome is not _NOT_RUN:
-                # As in Java this consumer counts the tries; the stored record keeps its own count.
+                # As in Java this consumer counts the tries; the stored record has another count.
                 message.stored.reconsume_times += 1
                 run.state.assignment.failed_count += 1
         run.process_queue.finish_all(finished)
@@ -334,6 +342,9 @@ class OrderlyRunner:
             self._send_back(run, back)
         else:
             self._settle(run)
+
+    def _log(self, message: ReceivedMessage, outcome: Outcome, follows: str) -> None:
+        log_failure(self._host.group, message, outcome, follows)
 
     def _park(self, run: _Run, message: ReceivedMessage, reason: str) -> None:
         """Park a message; `_settle` parks the later ones of its group in the strand."""

@@ -1,9 +1,9 @@
 """A group consumer that locks its queues at the brokers while it consumes them in order.
 
-A queue that is given up stays locked until its last handler has ended and its offset is committed
-with an answer, so the next owner begins after the messages finished here.  A queue whose lock is
-lost is dropped without a commit, because its next owner may be further ahead.  A consumer without
-an order has neither locks nor a runner, and this class changes nothing for it.
+A queue that is given up stays locked until its last handler has ended and the broker has confirmed
+its offset, so the next owner begins after the messages finished here.  A queue whose lock is lost
+is dropped without a commit, because its next owner may be further ahead.  A consumer without an
+order has neither locks nor a runner, and this class changes nothing for it.
 """
 
 import asyncio
@@ -86,18 +86,16 @@ class OrderlyConsumer(GroupConsumer):
         return True
 
     async def _give_up(self, queue: MessageQueue) -> None:
-        if self._locks is None:
+        if self._locks is None or self._ordering is None:
             await super()._give_up(queue)
             return
-        assert self._ordering is not None
         assignment = self._leaving[queue] = self._assignments.pop(queue)
         assignment.loop.stop()
         self._ordering.leave(assignment)
-        self.spawn(self._leave(assignment), "leave")
+        self.spawn(self._leave(assignment, self._locks), "leave")
 
-    async def _leave(self, assignment: Assignment) -> None:
+    async def _leave(self, assignment: Assignment, locks: QueueLockKeeper) -> None:
         """Hand a queue over: wait for its handlers, commit, and only then unlock."""
-        assert self._locks is not None
         queue = assignment.queue
         try:
             await assignment.state.wait_idle()
@@ -107,7 +105,7 @@ class OrderlyConsumer(GroupConsumer):
         except CometError as error:
             log.warning("%s continues at an older offset elsewhere: %s", queue, error)
         assignment.process_queue.dropped = True
-        await self._locks.release([queue])
+        await locks.release([queue])
         del self._leaving[queue]
         if queue in self._wanted_again:
             self._wanted_again.discard(queue)
@@ -122,7 +120,8 @@ class OrderlyConsumer(GroupConsumer):
 
     async def renew_locks(self) -> None:
         """Renew the locks at the brokers, and drop the queues whose lock is lost."""
-        assert self._locks is not None
+        if self._locks is None:
+            return
         lost = await self._locks.renew()
         for queue in sorted(lost):
             self._locks.forget(queue)

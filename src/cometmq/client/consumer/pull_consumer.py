@@ -29,8 +29,7 @@ from cometmq.client.base.arguments import (
     queue_list,
     subscription_map,
 )
-from cometmq.client.base.options import ClientOptions
-from cometmq.client.base.security import SecurityOptions
+from cometmq.client.base.options import ClientOptions, CommonOptions
 from cometmq.client.consumer.group.first_offset import StartFrom
 from cometmq.client.consumer.group.group_consumer import GroupConsumer, RebalanceListener
 from cometmq.client.message.message import ReceivedMessage
@@ -43,6 +42,7 @@ from cometmq.core.topic.selector import subscribe_queues
 from cometmq.errors import ClientError, CometError, ConfigError
 from cometmq.model import ConsumeType, MessageModel, MessageQueue, SubscriptionData
 from cometmq.model.flags import PULL_LITE, PULL_SUBSCRIPTION, PULL_SUSPEND
+from cometmq.model.offsets import ConsumerOffset
 from cometmq.net.env import Environment
 from cometmq.wire.command.codes import RequestCode
 
@@ -123,7 +123,7 @@ class PullConsumer(GroupConsumer):
         instance_name: str | None = None,
         client_ip: str | None = None,
         env: Environment | None = None,
-        **security: Unpack[SecurityOptions],
+        **common: Unpack[CommonOptions],
     ) -> None:
         group = checked_group(group)
         check_count("buffer_count_max", buffer_count_max)
@@ -131,7 +131,7 @@ class PullConsumer(GroupConsumer):
         super().__init__(
             group,
             ClientOptions.of(
-                name_server, env=env, instance_name=instance_name, client_ip=client_ip, **security
+                name_server, env=env, instance_name=instance_name, client_ip=client_ip, **common
             ),
             message_model=message_model,
             consume_from=consume_from,
@@ -147,7 +147,7 @@ class PullConsumer(GroupConsumer):
                 sends_expression=True,
             ),
         )
-        self._auto_commit = auto_commit
+        self._commits_by_itself = auto_commit
         self._by_hand_expression = "*"
         self._buffer_count_max = buffer_count_max
         self._ready_batches: deque[PulledBatch] = deque()
@@ -193,7 +193,7 @@ class PullConsumer(GroupConsumer):
         for assignment in self._assignments.values():
             assignment.loop.stop()
         try:
-            if self._auto_commit:
+            if self._commits_by_itself:
                 if commit:
                     self._settle(include_in_hand=True)
                 await self._commit(list(self._assignments.values()), wait=True)
@@ -205,6 +205,7 @@ class PullConsumer(GroupConsumer):
             self._wake_reader()
             await running.instance.close({self.group: "consumerGroup"})
             self._running = None
+            self._wake_reader()  # a `poll` that waits raises ClientClosed from now on
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -313,10 +314,12 @@ class PullConsumer(GroupConsumer):
         while True:
             while self._ready_batches and len(taken_messages) < count_max:
                 self._take_batch(taken_messages, count_max - len(taken_messages))
-            left_s = deadline - loop.time()
-            if taken_messages or left_s <= 0:
+            if taken_messages:
                 return taken_messages
             self._ready()
+            left_s = deadline - loop.time()
+            if left_s <= 0:
+                return taken_messages
             await self._wait(left_s)
 
     def _return_current(self) -> None:
@@ -497,9 +500,9 @@ class PullConsumer(GroupConsumer):
             self._drop_current()
         self._in_hand = [other for other in self._in_hand if other is not assignment]
 
-    def _commit_offset(self, assignment: Assignment) -> int:
+    def _commit_offset(self, assignment: Assignment) -> ConsumerOffset:
         buffer: QueueBuffer = assignment.state
-        return buffer.safe
+        return ConsumerOffset(buffer.safe)
 
     def commit_hint(self, loop: PullLoop) -> int:
         """-1: lite pulls carry no offset (flag 22); commits are requests of their own."""
@@ -597,7 +600,9 @@ class PullConsumer(GroupConsumer):
             queue_list([queue])
             check_count(f"the offset of {queue}", queue_offset, 0, 2**63 - 1)
         if offsets:
-            await running.offsets.write(offsets, wait=True)
+            await running.offsets.write(
+                {queue: ConsumerOffset(offset) for queue, offset in offsets.items()}, wait=True
+            )
         for queue, queue_offset in offsets.items():
             assignment = self._assignments.get(queue)
             if assignment is not None:
@@ -605,13 +610,13 @@ class PullConsumer(GroupConsumer):
 
     async def commit_changed(self) -> None:
         """Commit automatically, with ``auto_commit``."""
-        if self._auto_commit:
+        if self._commits_by_itself:
             self._settle(include_in_hand=False)
             await super().commit_changed()
 
     async def _give_up(self, queue: MessageQueue) -> None:
         self._settle(include_in_hand=False)
-        if not self._auto_commit:
+        if not self._commits_by_itself:
             # Only the program commits.
             assignment = self._assignments.pop(queue)
             assignment.loop.stop()

@@ -15,6 +15,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Final, Literal, Self, Unpack
 
@@ -26,17 +27,17 @@ from cometmq.client.base.arguments import (
     checked_group,
     subscription_map,
 )
-from cometmq.client.base.options import ClientOptions
+from cometmq.client.base.options import ClientOptions, CommonOptions
 from cometmq.client.base.reading import QueueReader
-from cometmq.client.base.security import SecurityOptions
 from cometmq.client.consumer.group.first_offset import StartFrom
-from cometmq.client.consumer.group.group_consumer import RebalanceListener
+from cometmq.client.consumer.group.group_consumer import RebalanceListener, Running
 from cometmq.client.consumer.orderly import OrderlyRunner
 from cometmq.client.consumer.orderly_consumer import OrderlyConsumer
 from cometmq.client.consumer.returned_messages import ReturnedMessages
 from cometmq.client.extensions.parking.parking import OnParked, Parking
 from cometmq.client.handling.dispatchers import Dispatcher, make_dispatcher
-from cometmq.client.handling.handlers import Handler, Outcome, check_handler, reason_of
+from cometmq.client.handling.failures import log_failure, next_try
+from cometmq.client.handling.handlers import Handler, Outcome, check_handler
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.queue.assignment import Assignment
 from cometmq.client.queue.pull_loop import PullLoop, PullSettings
@@ -51,7 +52,7 @@ from cometmq.core.consume.order import (
 from cometmq.core.consume.process_queue import FlowLimits
 from cometmq.core.filter.tag_filter import TAG
 from cometmq.core.group.allocate import AllocateStrategy
-from cometmq.core.retry.consume_retry import DELAY_LEVEL_BY_BROKER, DELAY_LEVEL_DEAD_LETTER
+from cometmq.core.retry.consume_retry import DELAY_LEVEL_BY_BROKER
 from cometmq.errors import CometError, ConfigError, ConfigTypeError
 from cometmq.model import ConsumeType, MessageModel, MessageQueue
 from cometmq.model.flags import PULL_SUSPEND
@@ -80,7 +81,7 @@ class PushConsumer(OrderlyConsumer):
         subscriptions: topic to tag expression (``*`` or ``TagA || TagB``).
         handler: called with each `ReceivedMessage`, or with a list of them when its parameter
             is annotated as a list or ``batch_count_max`` is given. ``async def`` runs on the
-            loop, a plain function in threads. See `handlers.Handler` for what it may return.
+            loop, a plain function in threads. `Handler` says what its results mean.
         name_server: as for `Producer`.
         consume_from: ``"last"``, ``"first"``, a `ConsumeFromWhere`, or milliseconds since 1970:
             where a group without stored offsets begins.
@@ -106,7 +107,7 @@ class PushConsumer(OrderlyConsumer):
         drain_timeout_ms: how long shutdown waits for running handlers.
         consume_timeout_ms: a handler that runs longer has its message tried again.
         offset_folder: where broadcasting keeps offsets; default ``~/.rocketmq_offsets``.
-        security: keys and TLS, as for `Producer`.
+        common: ``connection``, and keys and TLS as for `Producer`.
 
     Raises:
         ConfigError: an argument is wrong; the text names it and its value.
@@ -140,7 +141,7 @@ class PushConsumer(OrderlyConsumer):
         instance_name: str | None = None,
         client_ip: str | None = None,
         env: Environment | None = None,
-        **security: Unpack[SecurityOptions],
+        **common: Unpack[CommonOptions],
     ) -> None:
         group = checked_group(group)
         check_count("concurrency", concurrency)
@@ -165,7 +166,7 @@ class PushConsumer(OrderlyConsumer):
         super().__init__(
             group,
             ClientOptions.of(
-                name_server, env=env, instance_name=instance_name, client_ip=client_ip, **security
+                name_server, env=env, instance_name=instance_name, client_ip=client_ip, **common
             ),
             message_model=message_model,
             consume_from=consume_from,
@@ -182,13 +183,15 @@ class PushConsumer(OrderlyConsumer):
         self._handlers: dict[str, Handler] = {}
         self._concurrency = concurrency
         self._batch_count_max = batch_count_max
-        if max_reconsume_times is None and order != ORDER_NONE:
-            max_reconsume_times = RECONSUME_FOR_EVER
+        self._policy: OrderPolicy | None = None
+        _check_names(self._options, park_after)
+        if order != ORDER_NONE:
+            if max_reconsume_times is None:
+                max_reconsume_times = RECONSUME_FOR_EVER
+            self._policy = OrderPolicy(suspend_ms, max_reconsume_times, park_after)
         self._max_reconsume_times = max_reconsume_times
         self._order = order
         self.is_orderly = order != ORDER_NONE
-        self._suspend_ms = suspend_ms
-        self._park_after = park_after
         self._on_parked = on_parked
         self._limits = flow_limits or FlowLimits()
         self._drain_timeout_ms = drain_timeout_ms
@@ -228,12 +231,11 @@ class PushConsumer(OrderlyConsumer):
             self._given_back,
             is_orderly=self.is_orderly,
         )
-        if self.is_orderly:
-            assert self._max_reconsume_times is not None
-            policy = OrderPolicy(self._suspend_ms, self._max_reconsume_times, self._park_after)
-            self._start_ordering(OrderlyRunner(self, self._order, policy, self._concurrency))
-            if self._park_after is not None:
-                self._start_parking(policy)
+        if self._policy is not None:
+            ordering = OrderlyRunner(self, self._order, self._policy, self._concurrency)
+            self._start_ordering(ordering)
+            if self._policy.park_after is not None:
+                self._start_parking(running, ordering, self._policy)
         try:
             for topic in self._subscriptions:
                 self.dispatcher_of(topic)  # raises for a topic without a handler
@@ -250,11 +252,11 @@ class PushConsumer(OrderlyConsumer):
             ", ".join(f"{s.topic} {s.sub_string}" for s in self._subscriptions.values()),
         )
 
-    def _start_parking(self, policy: OrderPolicy) -> None:
-        running = self._ready()
+    def _start_parking(
+        self, running: Running, ordering: OrderlyRunner, policy: OrderPolicy
+    ) -> None:
         instance = running.instance
-        assert self._ordering is not None
-        self._parking = self._ordering.parking = Parking(
+        self._parking = ordering.parking = Parking(
             self,
             QueueReader(instance.io, running.calls, instance.routes),
             self._options.env.clock,
@@ -404,6 +406,15 @@ class PushConsumer(OrderlyConsumer):
         """The queues of the subscribed topics that are assigned to this consumer now."""
         return sorted(q for q in self._assignments if not q.topic.startswith(RETRY_PREFIX))
 
+    def lag(self, topic: str) -> int:
+        """Messages of a topic's assigned queues that are not consumed, as of each last pull."""
+        queues = [
+            assignment.process_queue
+            for queue, assignment in self._assignments.items()
+            if queue.topic == topic
+        ]
+        return sum(max(0, queue.broker_max_offset - queue.commit_offset) for queue in queues)
+
     # -- from pulls to handlers -------------------------------------------------------------
 
     def dispatcher_of(self, topic: str) -> Dispatcher:
@@ -446,7 +457,7 @@ class PushConsumer(OrderlyConsumer):
         reason = loop.process_queue.blocked_by(self._limits)
         if self._ordering is not None:
             if reason is None and self._order == ORDER_BY_GROUP:
-                # Other groups go on while one fails, so the count alone does not limit the span.
+                # Other groups continue while one fails, so the count does not limit the span.
                 ahead = loop.process_queue.ahead
                 if ahead >= self._limits.span_max:
                     reason = f"offset span {ahead}, limit {self._limits.span_max}"
@@ -508,18 +519,12 @@ class PushConsumer(OrderlyConsumer):
     def finished(self, assignment: Assignment, message: ReceivedMessage, outcome: Outcome) -> None:
         """Record the outcome of one message; HOT."""
         process_queue = assignment.process_queue
+        if outcome is not None:
+            # Only this log line has the reason: a send-back carries none.
+            log_failure(self.group, message, outcome, self._next_try(assignment, message, outcome))
         if process_queue.dropped:
             return
         if outcome is not None:
-            if outcome == DELAY_LEVEL_DEAD_LETTER:
-                # Only this log line has the reason: a send-back carries none.
-                log.warning(
-                    "the handler of group %s gives up message %s of topic %s: %s",
-                    self.group,
-                    message.message_id,
-                    message.topic,
-                    reason_of(outcome),
-                )
             self.give_back(assignment, message, outcome)
             return
         process_queue.finish(message.queue_offset)
@@ -528,6 +533,14 @@ class PushConsumer(OrderlyConsumer):
             process_queue.count < 64 or not process_queue.finished_count & 63
         ):
             loop.wake()
+
+    def _next_try(self, assignment: Assignment, message: ReceivedMessage, outcome: int) -> str:
+        """What follows on a failure, for the log."""
+        if assignment.process_queue.dropped:
+            return "the queue has another owner now, which handles the message"
+        if self._model == MessageModel.BROADCASTING:
+            return "broadcasting never repeats a message, so it is skipped"
+        return next_try(outcome, message.reconsume_times, self._max_reconsume_times)
 
     def finished_all(self, assignment: Assignment, messages: Sequence[ReceivedMessage]) -> None:
         """Record that all of these messages were handled with success; HOT."""
@@ -544,11 +557,6 @@ class PushConsumer(OrderlyConsumer):
     def give_back(self, assignment: Assignment, message: ReceivedMessage, delay_level: int) -> None:
         """Send a message to the group's retry topic, or to its dead letters (-1)."""
         if self._model == MessageModel.BROADCASTING:
-            log.warning(
-                "broadcasting never repeats: %s at %d is passed over",
-                message.message_queue,
-                message.queue_offset,
-            )
             self._given_back(assignment, message)
             return
         assert self._returns is not None
@@ -599,6 +607,12 @@ def _check_parking(order: str, message_model: MessageModel, park_after: int) -> 
             "order a failed message holds up no other"
         )
     check_count("park_after", park_after)
+
+
+def _check_names(options: ClientOptions, park_after: int | None) -> None:
+    """Refuse a namespace for parking, whose records name the topics of the cluster."""
+    if park_after is not None:
+        replace(options, sandbox=None).of_whole_cluster("parking")
 
 
 def _check_limits(limits: object) -> None:

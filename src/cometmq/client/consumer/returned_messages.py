@@ -1,8 +1,10 @@
-"""Gives back messages that a handler did not take, until a broker has accepted each.
+"""Gives messages back whose handler failed, until a broker has accepted each of them.
 
 A message goes back by code 36 to its broker.  Where that fails, a copy is sent to the group's retry
-topic; where that fails too, both are tried again after a pause.  Only then does the message count
-as finished here.
+topic; if that fails too, both are tried again after a pause.  The message counts as finished here
+when a broker has accepted one of the two.
+
+A dead letter with properties of the handler's choice is a copy too, since code 36 carries none.
 
 An ordered consumer counts the tries of a message itself; the broker's record does not contain them.
 So the dead letter of an ordered message is a copy with that count, as with Java's orderly
@@ -11,11 +13,12 @@ consumers, and code 36, which would count one try, is the second choice.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from cometmq.client.base.calls import BrokerCalls
 from cometmq.client.base.instance import ClientInstance
+from cometmq.client.handling.handlers import properties_of
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.queue.assignment import Assignment
 from cometmq.codec.properties import encode_properties_text
@@ -106,12 +109,20 @@ class ReturnedMessages:
 
     async def _try_once(self, message: ReceivedMessage, delay_level: int) -> bool:
         name = f"{message.message_queue} at {message.queue_offset}"
+        outages = self._instance.io.outages
+        returning = f"giving messages of {self._group} back to {message.broker_name}"
+        copying = f"sending copies to the retry topic of {self._group}"
         try:
             address = self._instance.routes.address(message.broker_name)
             if address is None:
                 raise NoRoute(f"the master of {message.broker_name} is not known")
-            is_dead = self._is_orderly and delay_level == DELAY_LEVEL_DEAD_LETTER
-            if is_dead and await self._bury(message, address):
+            is_dead = delay_level == DELAY_LEVEL_DEAD_LETTER
+            added = properties_of(delay_level)
+            if (
+                is_dead
+                and (self._is_orderly or added)
+                and await self._bury(message, address, added)
+            ):
                 return True
             await self._calls.send_back(
                 address,
@@ -124,23 +135,28 @@ class ReturnedMessages:
                 max_reconsume_times=self._max_reconsume_times,
             )
         except CometError as error:
-            log.warning("%s was not accepted back (%s); sending a copy", name, error)
+            outages.failed(returning, f"{name} was not accepted ({error}); sending a copy")
         else:
+            outages.ended(returning)
             return True
         try:
             await self._resend(message, delay_level)
         except CometError as error:
-            log.warning(
-                "the copy of %s was not sent (%s); trying again in %.0f s", name, error, PAUSE_S
-            )
+            outages.failed(copying, f"{name} ({error}); trying again in {PAUSE_S:.0f} s")
             return False
+        outages.ended(copying)
         return True
 
-    async def _bury(self, message: ReceivedMessage, address: str) -> bool:
-        """Store a dead letter that carries the count of tries; False if that failed."""
+    async def _bury(self, message: ReceivedMessage, address: str, added: Mapping[str, str]) -> bool:
+        """Store a dead letter that carries the count of tries; False if that failed.
+
+        ``added`` are further properties of the dead letter.
+        """
         tries = message.stored.reconsume_times
+        if not self._is_orderly:
+            tries += 1  # as code 36 counts it
         # With a maximum below the count, every broker's rule makes this a dead letter.
-        command = self._copy(message, DELAY_LEVEL_DEAD_LETTER, tries - 1)
+        command = self._copy(message, DELAY_LEVEL_DEAD_LETTER, tries - 1, added)
         try:
             answer = await self._instance.io.request(address, command, RESEND_TIMEOUT_MS)
         except CometError as error:
@@ -149,18 +165,23 @@ class ReturnedMessages:
         return answer.code in _STORED
 
     def _copy(
-        self, message: ReceivedMessage, delay_level: int, reconsume_times_max: int | None
+        self,
+        message: ReceivedMessage,
+        delay_level: int,
+        reconsume_times_max: int | None,
+        added: Mapping[str, str],
     ) -> RemotingCommand:
         """The request that sends a copy to the retry topic."""
         stored = message.stored
         properties = fallback_properties(
             message.properties,
-            topic=message.topic,
+            topic=self._instance.options.namespace.wrap(message.topic),
             message_id=message.message_id,
             reconsume_times=stored.reconsume_times,
             max_reconsume_times=reconsume_times_max,
             delay_level=delay_level,
         )
+        properties.update(added)
         allowed = properties.pop("MAX_RECONSUME_TIMES", None)
         header = SendMessageHeader(
             producer_group=CLIENT_INNER_PRODUCER,
@@ -180,7 +201,9 @@ class ReturnedMessages:
     async def _resend(self, message: ReceivedMessage, delay_level: int) -> None:
         """Send a copy to the retry topic, as Java does when 36 fails."""
         topic = retry_topic(self._group)
-        command = self._copy(message, delay_level, self._max_reconsume_times)
+        command = self._copy(
+            message, delay_level, self._max_reconsume_times, properties_of(delay_level)
+        )
         route = await self._instance.routes.find(topic)
         fault: CometError = NoRoute(f"no broker of {topic} has a master")
         for broker in route.broker_datas:

@@ -4,9 +4,9 @@ Plain handlers run in threads, ``async def`` handlers on the background loop.  I
 the loop once per batch, not once per message.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from cometmq.client.base.background import background
 from cometmq.client.base.synchronous import on_background, same_arguments
@@ -17,6 +17,16 @@ from cometmq.model import MessageQueue
 
 __all__ = ["PullConsumer", "PushConsumer"]
 
+_START_ADVICE: Final = "use `with` or call start()"
+
+
+class _PushConsumer(AsyncPushConsumer):
+    _start_advice = _START_ADVICE
+
+
+class _PullConsumer(AsyncPullConsumer):
+    _start_advice = _START_ADVICE
+
 
 class PushConsumer:
     """Consumes with a handler; ``with PushConsumer(...)`` starts and stops it.
@@ -26,7 +36,7 @@ class PushConsumer:
 
     @same_arguments(AsyncPushConsumer)
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self._inner = AsyncPushConsumer(*arguments, **options)
+        self._inner = _PushConsumer(*arguments, **options)
         self.group = self._inner.group
 
     def _ready(self) -> AsyncPushConsumer:
@@ -54,9 +64,24 @@ class PushConsumer:
         """This consumer's id at the brokers, once started."""
         return self._inner.client_id
 
+    def update_name_servers(self, name_server: str | Sequence[str]) -> None:
+        """Use other name servers from now on: the next request goes to one of them.
+
+        Takes what ``name_server=`` takes.  May be called before the start and in any thread.
+
+        Raises:
+            ConfigError: an entry is neither ``host:port`` nor the URL of an address server.
+        """
+        self._inner.update_name_servers(name_server)
+
     def assignment(self) -> list[MessageQueue]:
         """The queues of the subscribed topics that are assigned to this consumer now."""
         return self._inner.assignment()
+
+    def lag(self, topic: str) -> int:
+        """Messages of a topic's assigned queues that are not consumed, as of each last pull."""
+        lag: int = background().run(_call(self._inner.lag, topic))
+        return lag
 
 
 class PullConsumer:
@@ -68,7 +93,7 @@ class PullConsumer:
 
     @same_arguments(AsyncPullConsumer)
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self._inner = AsyncPullConsumer(*arguments, **options)
+        self._inner = _PullConsumer(*arguments, **options)
         self.group = self._inner.group
 
     def _ready(self) -> AsyncPullConsumer:
@@ -107,6 +132,16 @@ class PullConsumer:
     def client_id(self) -> str | None:
         """This consumer's id at the brokers, once started."""
         return self._inner.client_id
+
+    def update_name_servers(self, name_server: str | Sequence[str]) -> None:
+        """Use other name servers from now on: the next request goes to one of them.
+
+        Takes what ``name_server=`` takes.  May be called before the start and in any thread.
+
+        Raises:
+            ConfigError: an entry is neither ``host:port`` nor the URL of an address server.
+        """
+        self._inner.update_name_servers(name_server)
 
     def assignment(self) -> list[MessageQueue]:
         """The queues that are read now."""

@@ -1,7 +1,7 @@
-"""The homes of a topic's message groups, as a producer knows them, and how they are fetched.
+"""Fetches the growth of a topic from its brokers, and tells a producer the homes of message groups.
 
-`core.extensions.growing` decides where a group is at home; the brokers publish the growth in their
-topic attributes.
+The brokers publish the growth in their topic attributes.  `core.extensions.growing` decides which
+queue is the home of a group.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ __all__ = ["GroupView", "fetch_growth", "growth_of"]
 
 
 class RouteQueues(Protocol):
-    """The publishable queues of a topic, as the producer has them."""
+    """The queues of a topic that the producer may send to."""
 
     queues: tuple[MessageQueue, ...]
     addresses: dict[str, str]
@@ -54,7 +54,7 @@ class GroupView:
         return self.queue(group_hash(group))
 
     def must_wait(self, number: int) -> bool:
-        """Whether the group's old home is closed, and has not released the group yet."""
+        """Whether the group's old home is closing and has not moved the group yet."""
         growth = self.growth
         return (
             growth is not None
@@ -76,7 +76,7 @@ def growth_of(config: TopicConfig | None, broker_name: str) -> Growth | None:
     try:
         return Growth.from_attributes(config.attributes, broker_name)
     except ConfigError:
-        return None  # attributes with these names but another meaning: the topic never grew
+        return None  # these attributes have another meaning, so the topic never grew
 
 
 async def fetch_growth(

@@ -25,7 +25,6 @@ from cometmq.net.env import SystemClock
 from cometmq.wire.body.admin import (
     decode_consumer_offsets,
     decode_group_list,
-    decode_topic_config,
 )
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import RemotingCommand
@@ -39,7 +38,7 @@ TEMPLATE: str = "TBW102"
 
 @dataclass(frozen=True, slots=True)
 class GroupBehind:
-    """A consumer group that has ``lag`` messages of a queue still to consume."""
+    """A consumer group that has not consumed ``lag`` messages of a queue yet."""
 
     group: str
     queue: MessageQueue
@@ -50,10 +49,10 @@ class GroupBehind:
 class GrowthStatus:
     """The progress of a topic's growth.
 
-    ``phase`` is ``none``, ``prepared``, ``moving``, ``closing`` or ``complete``; ``moved`` of
-    ``buckets`` have left their old queues; ``leaving`` are queues without writers that consumers
-    still have to read to the end; ``waiting_for`` are the consumer groups that have not done so;
-    ``absent`` are brokers that the growth waits for because they are not registered.
+    ``phase`` is ``none``, ``prepared``, ``moving``, ``closing`` or ``complete``.  ``moved`` of
+    ``buckets`` have left their old queues.  ``leaving`` lists the queues that nobody writes to any
+    more and that consumers have not read to the end; ``waiting_for`` lists these consumer groups.
+    ``absent`` lists unregistered brokers that the growth waits for.
 
     Once ``complete``, no producer needs a broker that is not in the ``new`` layout.
     """
@@ -71,13 +70,13 @@ class GrowthStatus:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything has moved and every leaving queue is read to its end."""
+        """Whether all groups have moved and every leaving queue is read to its end."""
         return self.phase in ("none", "complete")
 
 
 @dataclass(frozen=True, slots=True)
 class _TopicAtBroker:
-    """A topic at one broker; ``config`` is None where the broker does not have it."""
+    """A topic at one broker; ``config`` is None if the broker does not have the topic."""
 
     address: str
     config: TopicConfig | None
@@ -170,7 +169,7 @@ class GrowthCalls:
         return await _change(self, topic, topics, wanted)
 
     async def close_topic_growth(self: _Admin, topic: str) -> GrowthStatus:
-        """Move also the message groups that never pause: their sends wait for the consumers.
+        """Move also the message groups that never pause, by letting their sends wait.
 
         Raises:
             ConfigError: the topic is not growing.
@@ -213,23 +212,14 @@ def _check_broker_names(topics: Mapping[str, _TopicAtBroker], names: Iterable[st
 async def _fetch_topics(
     admin: _Admin, topic: str, cluster: str | None
 ) -> dict[str, _TopicAtBroker]:
-    """The topic at each master; raises TopicNotExist where none has it."""
+    """The topic at each master; raises TopicNotExist if no master has it."""
     topics: dict[str, _TopicAtBroker] = {}
     for name, address in (await admin._masters(cluster)).items():
-        config = await _config(admin, topic, address)
+        config = await admin._calls.topic_config(address, topic)
         topics[name] = _TopicAtBroker(address, config, growth_of(config, name))
     if all(at_broker.config is None for at_broker in topics.values()):
         raise TopicNotExist(ResponseCode.TOPIC_NOT_EXIST, f"no broker has the topic {topic}")
     return topics
-
-
-async def _config(admin: _Admin, topic: str, address: str) -> TopicConfig | None:
-    command = RemotingCommand.request(RequestCode.GET_TOPIC_CONFIG, TopicHeader(topic).to_ext())
-    try:
-        answer = await admin._calls.ask(address, command)
-    except TopicNotExist:
-        return None
-    return decode_topic_config(answer.body)
 
 
 def _merged_growth(topics: Mapping[str, _TopicAtBroker]) -> Growth | None:
@@ -282,8 +272,8 @@ async def _change(
     missing = [name for name in names if name not in topics]
     if missing:
         raise ConfigError(
-            f"the broker {', '.join(missing)} of the topic {topic} is not there; all have to know "
-            "of the change before it starts"
+            f"the broker {', '.join(missing)} of the topic {topic} is not registered; every broker "
+            "of the topic must be prepared before the change starts; start it and repeat the call"
         )
     if before is None or before.is_complete:
         await _check_parked(admin, topic, growth)
@@ -299,7 +289,9 @@ async def _change(
             await _write(admin, at_broker.address, name, config, replace(growth, phase=phase))
             topics = {
                 **topics,
-                name: replace(at_broker, config=await _config(admin, topic, at_broker.address)),
+                name: replace(
+                    at_broker, config=await admin._calls.topic_config(at_broker.address, topic)
+                ),
             }
     admin._routes.forget(topic)
     return await _status(admin, topic, await _fetch_topics(admin, topic, None))
@@ -315,7 +307,7 @@ async def _check_parked(admin: _Admin, topic: str, growth: Growth) -> None:
         if parked:
             raise ConfigError(
                 f"{len(parked)} message groups of the topic {topic} are parked for the group "
-                f"{group}, {parked[0]} among them; at another broker newer messages would pass "
+                f"{group}, among them {parked[0]}; at another broker newer messages would overtake "
                 f"them: retry or skip them first (cometmq parking list {group})"
             )
 
@@ -354,7 +346,7 @@ async def _write(
         if "unsupported key" in str(error):
             raise ConfigError(
                 f"the broker {broker_name} is RocketMQ's and cannot keep the order of a growing "
-                "topic; cometmq topic create changes its queues without that"
+                "topic; mqadmin updateTopic changes its queues without that"
             ) from error
         raise
 

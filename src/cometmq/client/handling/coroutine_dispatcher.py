@@ -4,9 +4,9 @@ The workers take messages from one deque and ``await handler(message)`` directly
 never suspends costs no task and no turn of the loop; one that suspends blocks its worker only.  The
 handler runs inside a real task, so ``asyncio.timeout`` and ``current_task`` work in it as usual.
 
-A run is a list of messages that one worker handles one after the other, each reported when it ends.
-When other tasks need the loop, the remaining messages go back to the deque, where a drain finds
-them.
+A run is a list of messages that one worker handles one after the other, and each is reported when
+it ends.  When other tasks need the loop, the remaining messages return to the deque, so that a
+drain sees them.
 """
 
 import asyncio
@@ -164,7 +164,7 @@ class CoroutineDispatcher:
             except BaseException as error:
                 if isinstance(error, asyncio.CancelledError) and self._was_expired(number):
                     continue
-                value = self._failed(task, error, work[0] if takes_lists else work)
+                value = self._failed(task, error)
             assigned.process_queue.handler_s += clock() - now
             if current.pop(number, None) is None:
                 task.uncancel()  # expired, and the handler swallowed the cancellation
@@ -193,7 +193,7 @@ class CoroutineDispatcher:
             try:
                 value = await handler(message)
             except BaseException as error:
-                value = self._failed(task, error, message)
+                value = self._failed(task, error)
             now = clock()
             process_queue.handler_s += now - before
             done += 1
@@ -221,9 +221,7 @@ class CoroutineDispatcher:
         else:
             report.skipped(run, remaining)
 
-    def _failed(
-        self, task: asyncio.Task[Any], error: BaseException, message: ReceivedMessage
-    ) -> RetryLater:
+    def _failed(self, task: asyncio.Task[Any], error: BaseException) -> RetryLater:
         """The outcome of a handler's exception; raises one that is meant for the worker.
 
         A handler's exception must not end the worker, whose message would be lost with it.
@@ -234,7 +232,7 @@ class CoroutineDispatcher:
             raise error
         if ends_program(error):
             self._loop.call_soon(_raise, error)
-        return result_of_error(error, message)
+        return result_of_error(error)
 
     def _was_expired(self, number: int) -> bool:
         """Whether `expire` has cancelled this worker to give up its message."""

@@ -1,4 +1,4 @@
-"""The dispatcher of a handler: takes messages, runs the handler with bounded concurrency, reports.
+"""The interface of dispatchers, which run a handler with bounded concurrency and report outcomes.
 
 A dispatcher neither retries nor commits, and talks to no broker; its consumer does.
 """

@@ -1,14 +1,17 @@
-"""The types of a program's handler, and the outcome of whatever it returns or raises."""
+"""The types of a program's handler, and the outcomes that its results and exceptions mean."""
 
 import inspect
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeAlias
 
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.core.retry.consume_retry import DELAY_LEVEL_BY_BROKER, DELAY_LEVEL_DEAD_LETTER
 from cometmq.errors import CometError, ConfigError, ConfigTypeError
+from cometmq.model.message_checks import plain_text
+from cometmq.model.properties import RESERVED_PROPERTIES
 
 __all__ = [
     "DeadLetter",
@@ -19,10 +22,13 @@ __all__ = [
     "RetryLater",
     "check_handler",
     "ends_program",
+    "error_of",
     "outcome_of",
     "outcomes_of",
+    "properties_of",
     "reason_of",
     "result_of_error",
+    "unshown_error",
 ]
 
 log = logging.getLogger("cometmq.client")
@@ -37,9 +43,15 @@ Outcome = int | None
 
 
 class RetryLater(CometError):
-    """Asks for another try of the message: ``delay_level`` 1..18, or 0 for the usual back-off."""
+    """Asks for another try of the message: ``delay_level`` 1..18, or 0 for the usual back-off.
+
+    Raises:
+        ConfigError: the delay level is not a whole number from -1 on.
+    """
 
     delay_level: int = DELAY_LEVEL_BY_BROKER
+    handler_error: BaseException | None = None
+    """The exception of a handler that asked for nothing; the log shows its traceback."""
 
     def __init__(self, delay_level: int = DELAY_LEVEL_BY_BROKER, reason: str = "") -> None:
         if type(delay_level) is not int or not -1 <= delay_level <= _LEVEL_MAX:
@@ -52,12 +64,28 @@ class RetryLater(CometError):
 
 
 class DeadLetter(RetryLater):
-    """Sends the message to the group's dead-letter topic."""
+    """Sends the message to the group's dead-letter topic.
+
+    With ``properties`` the dead letter is a copy that has these properties too, such as
+    ``{"error": "no such customer"}``, which ``cometmq dead-letters list`` shows. Without them the
+    broker moves the message itself, and only the consumer's log has the reason.
+
+    Raises:
+        ConfigError: a property's name is reserved.
+        LocalProtocolError: a property is not a text, or contains a separator of properties.
+    """
 
     delay_level = DELAY_LEVEL_DEAD_LETTER
+    properties: Mapping[str, str] = MappingProxyType({})
 
-    def __init__(self, reason: str = "") -> None:
+    def __init__(self, reason: str = "", *, properties: Mapping[str, str] | None = None) -> None:
         super().__init__(DELAY_LEVEL_DEAD_LETTER, reason or "sent to the dead-letter topic")
+        if properties is not None:
+            self.properties = dict(properties)
+        for name, value in self.properties.items():
+            if plain_text(name, "property name of DeadLetter") in RESERVED_PROPERTIES:
+                raise ConfigError(f"the property {name} of DeadLetter has a meaning to brokers")
+            plain_text(value, f"property {name} of DeadLetter")
 
 
 HandlerResult: TypeAlias = bool | RetryLater | None
@@ -84,18 +112,18 @@ returned without being run counts as a failure.  ``SystemExit`` and ``KeyboardIn
 
 
 class OutcomeReport(Protocol):
-    """The consumer as a dispatcher reports to it; called on the event loop."""
+    """Receives the outcomes from a dispatcher; called on the event loop."""
 
     def finished(self, assigned: Any, message: ReceivedMessage, outcome: Outcome) -> None:
-        """One message was handled."""
+        """Called when one message was handled."""
         ...
 
     def finished_all(self, assigned: Any, messages: Sequence[ReceivedMessage]) -> None:
-        """All of these messages were handled with success."""
+        """Called when all of these messages were handled with success."""
         ...
 
     def skipped(self, assigned: Any, messages: Sequence[ReceivedMessage]) -> None:
-        """These messages of a run will not be handled here."""
+        """Called for messages of a run that are not handled here."""
         ...
 
 
@@ -115,8 +143,8 @@ def check_handler(handler: object) -> None:
         map(inspect.isasyncgenfunction, (handler, call))
     ):
         raise ConfigError(
-            f"the handler {handler!r:.100} contains a yield, so a call of it runs nothing; return "
-            "what became of the message"
+            f"the handler {handler!r:.100} contains a yield, so a call of it runs nothing; use "
+            "return instead"
         )
     try:
         signature = inspect.signature(handler)
@@ -131,14 +159,35 @@ def check_handler(handler: object) -> None:
 
 
 class _Failed(int):
-    """A delay level, and why the handler asked for it."""
+    """A delay level with the handler's reason and properties for the dead letter."""
 
     reason: str = ""
+    properties: Mapping[str, str] = MappingProxyType({})
+    error: BaseException | None = None
+    is_error_shown: bool = False
+
+
+def error_of(outcome: Outcome) -> BaseException | None:
+    """The exception of a handler that meant no result by it."""
+    return outcome.error if isinstance(outcome, _Failed) else None
+
+
+def unshown_error(outcome: Outcome) -> BaseException | None:
+    """That exception, the first time; the messages of a list handler share one."""
+    if not isinstance(outcome, _Failed) or outcome.is_error_shown:
+        return None
+    outcome.is_error_shown = True
+    return outcome.error
 
 
 def reason_of(outcome: Outcome) -> str:
     """The reason that the handler gave for a failure; empty without one."""
     return outcome.reason if isinstance(outcome, _Failed) else ""
+
+
+def properties_of(outcome: Outcome) -> Mapping[str, str]:
+    """The properties that the handler asked for on the dead letter."""
+    return outcome.properties if isinstance(outcome, _Failed) else {}
 
 
 def outcome_of(value: Any) -> Outcome:
@@ -148,6 +197,9 @@ def outcome_of(value: Any) -> Outcome:
     if isinstance(value, RetryLater):
         failed = _Failed(value.delay_level)
         failed.reason = str(value)
+        failed.error = value.handler_error
+        if isinstance(value, DeadLetter):
+            failed.properties = value.properties
         return failed
     if value is False:
         return DELAY_LEVEL_BY_BROKER
@@ -200,14 +252,10 @@ def ends_program(error: BaseException) -> bool:
     )
 
 
-def result_of_error(error: BaseException, message: ReceivedMessage) -> RetryLater:
+def result_of_error(error: BaseException) -> RetryLater:
     """The result that a handler's exception means."""
     if isinstance(error, RetryLater):
         return error
-    log.warning(
-        "the handler failed on %s at %d; it will be tried again",
-        message.message_queue,
-        message.queue_offset,
-        exc_info=error,
-    )
-    return RetryLater(reason=f"{type(error).__name__}: {error}")
+    result = RetryLater(reason=f"{type(error).__name__}: {error}")
+    result.handler_error = error
+    return result

@@ -1,7 +1,7 @@
 """Runs a plain function in threads of its own, and reports the outcomes on the loop.
 
-Crossing threads costs tens of microseconds.  So a quick function gets chunks of messages and a slow
-one gets one message at a time, by the measured time per message.
+Passing work to a thread costs tens of microseconds.  So a quick function gets chunks of messages,
+and a slow one gets one message at a time, by the measured time per message.
 """
 
 import asyncio
@@ -167,7 +167,7 @@ class ThreadDispatcher:
                     value = self._wait_for(value)
                 outcomes.append(None if value is None else outcome_of(value))
             except BaseException as error:  # nothing would replace a thread that ended
-                outcomes.append(outcome_of(result_of_error(error, message)))
+                outcomes.append(outcome_of(result_of_error(error)))
             if in_order and outcomes[-1] is not None:
                 break
         return outcomes
@@ -176,7 +176,7 @@ class ThreadDispatcher:
         try:
             return outcomes_of(self._call(chunk.messages), len(chunk.messages))
         except BaseException as error:
-            verdict = result_of_error(error, chunk.messages[0])
+            verdict = result_of_error(error)
             return [outcome_of(verdict)] * len(chunk.messages)
 
     def _call(self, argument: Any) -> Any:
@@ -226,7 +226,7 @@ class ThreadDispatcher:
             self._drained.set_result(None)
 
     def _is_any_awaited(self) -> bool:
-        """Whether a chunk is under way other than the one whose handler called the drain."""
+        """Whether a chunk is under way, apart from the one whose handler called the drain."""
         drainer = self._drainer
         return any(drainer is None or chunk.thread is not drainer for chunk in self._in_threads)
 

@@ -19,13 +19,15 @@ from cometmq.codec.stored_message import (
     StoredMessage,
     decode_message,
 )
-from cometmq.errors import CodecError
+from cometmq.errors import CodecError, CometError
 from cometmq.model import MessageQueue
 from cometmq.model.names import PARK_PREFIX, RETRY_PREFIX
 
-__all__ = ["ReceivedMessage", "split_messages"]
+__all__ = ["SANDBOX_PROPERTY", "ReceivedMessage", "split_messages"]
 
 _CUT: Final = struct.Struct(">ii12xq")  # total size, magic, (crc, queue, flag), queue offset
+SANDBOX_PROPERTY: Final = "COMETMQ_SANDBOX"
+"""Marks the messages of a sandbox; see `client.base.sandbox`."""
 _MAGICS: Final = (MAGIC_V1, MAGIC_V2)
 
 
@@ -43,6 +45,12 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
     _position: int
     _stored: StoredMessage | None = None
     _body: bytes | None = None
+    _namespace: str = ""
+
+    def within(self, namespace: str) -> "ReceivedMessage":
+        """Itself, from a client in this namespace, whose name `topic` leaves out."""
+        self._namespace = namespace
+        return self
 
     @property
     def stored(self) -> StoredMessage:
@@ -80,8 +88,16 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
         """The topic that the producer sent to, also for a retried message."""
         topic = self.stored.topic
         if topic.startswith((RETRY_PREFIX, PARK_PREFIX)):
-            return self.stored.properties.get("RETRY_TOPIC", topic)
+            topic = self.stored.properties.get("RETRY_TOPIC", topic)
+        if self._namespace:
+            topic = topic.removeprefix(f"{self._namespace}%")
         return topic
+
+    @property
+    def sandbox(self) -> str | None:
+        """The sandbox of its producer, if that has one."""
+        raw = find_property(self.stored.raw_properties, SANDBOX_PROPERTY.encode())
+        return raw.decode() if raw else None
 
     @property
     def tags(self) -> str | None:
@@ -175,7 +191,12 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
         return self.stored.sys_flag
 
     def __repr__(self) -> str:
-        return f"<ReceivedMessage {self.message_queue} at {self.queue_offset}, {self.size_bytes} B>"
+        position = f"{self.message_queue} at {self.queue_offset}"
+        try:
+            facts = f"{self.message_id}, keys {self.keys}, tag {self.tags}, {len(self.body)} B"
+        except CometError as error:  # a damaged record must not hide the error that shows it
+            facts = str(error)
+        return f"<ReceivedMessage {position}: {facts}>"
 
 
 def split_messages(buffer: bytes, queue: MessageQueue) -> list[ReceivedMessage]:

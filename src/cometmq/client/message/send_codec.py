@@ -11,12 +11,8 @@ import msgspec
 
 from cometmq.client.message.checks import (
     check_is_message,
-    check_sendable_topic,
     delay_properties,
-    keys_text,
     own_properties,
-    plain_bytes,
-    plain_text,
 )
 from cometmq.codec.batch import BATCH_ITEM_OVERHEAD_BYTES, encode_batch
 from cometmq.codec.compression import compress, compression_flag
@@ -24,17 +20,24 @@ from cometmq.codec.properties import PROPERTIES_BYTES_MAX
 from cometmq.core.produce.batching import MESSAGE_BYTES_MAX
 from cometmq.errors import (
     LocalProtocolError,
+    RemoteError,
     ResponseCode,
     remote_error,
 )
 from cometmq.model import Message, MessageQueue, SendResult, SendStatus
+from cometmq.model.message_checks import (
+    check_sendable_topic,
+    keys_text,
+    plain_bytes,
+    plain_text,
+)
 from cometmq.wire.command.command import RemotingCommand
 from cometmq.wire.frame.acl import Credentials, SignedSendTemplate
 from cometmq.wire.header.fast_decode import PlainSendAnswer, decode_plain_answer
 from cometmq.wire.header.fast_encode import SendRequestTemplate
 from cometmq.wire.header.headers import SendResponseHeader
 
-__all__ = ["Prepared", "SendCodec", "is_retriable"]
+__all__ = ["Prepared", "SendCodec", "is_retriable", "refusal_of"]
 
 COMPRESS_ABOVE_BYTES: Final = 4096
 _NOT_PLAIN: Final = (msgspec.MsgspecError, ValueError, RecursionError)
@@ -75,24 +78,12 @@ class Prepared(msgspec.Struct, gc=False):
     max_reconsume_times: int | None = None
     batch_count: int = 0
     """0 for a single message, else how many messages the body holds."""
+    is_delayed: bool = False
+    """Whether the broker keeps the message elsewhere first, and answers with an offset there."""
 
 
 class SendCodec:
     """Encodes and decodes the sends of one producer group."""
-
-    __slots__ = (
-        "_compress_above_bytes",
-        "_compression",
-        "_compression_flag",
-        "_compression_level",
-        "_credentials",
-        "_known_topics",
-        "_now_ms",
-        "_templates",
-        "group",
-        "message_bytes_max",
-        "new_id",
-    )
 
     def __init__(
         self,
@@ -105,7 +96,11 @@ class SendCodec:
         compress_above_bytes: int = COMPRESS_ABOVE_BYTES,
         message_bytes_max: int = MESSAGE_BYTES_MAX,
         credentials: Credentials | None = None,
+        wrap: Callable[[str], str] = str,
+        mark: str = "",
     ) -> None:
+        self._mark = mark
+        self._wrap = wrap
         self.group = group
         self._credentials = credentials
         self.new_id = new_id
@@ -129,7 +124,7 @@ class SendCodec:
         try:
             topic = message.topic
             body = message.body
-            if type(body) is not bytes or not body or topic not in self._known_topics:
+            if type(body) is not bytes or topic not in self._known_topics:
                 body = self._checked_body(message)
             message_id = self.new_id()
             text = self.properties_text(message, message_id)
@@ -147,7 +142,9 @@ class SendCodec:
                 f"the body for {topic} has {len(body)} bytes; the limit is "
                 f"{self.message_bytes_max} (max_message_bytes here, maxMessageSize at the broker)"
             )
-        return Prepared(topic, body, sys_flag, message.flag, text, message_id)
+        prepared = Prepared(topic, body, sys_flag, message.flag, text, message_id)
+        prepared.is_delayed = message.is_delayed
+        return prepared
 
     def prepare_batch(
         self, topic: str, items: Sequence[tuple[int, bytes, bytes]], ids: str
@@ -164,10 +161,14 @@ class SendCodec:
         )
 
     def batch_item(self, message: Message) -> tuple[tuple[int, bytes, bytes], str]:
-        """``(flag, body, properties)`` of a message inside a batch, and its unique id."""
+        """``(flag, body, properties)`` of a message inside a batch, and its unique id.
+
+        Raises:
+            LocalProtocolError: topic, body or properties break a limit; the text names which.
+        """
         try:
             body = message.body
-            if type(body) is not bytes or not body or message.topic not in self._known_topics:
+            if type(body) is not bytes or message.topic not in self._known_topics:
                 body = self._checked_body(message)
             message_id = self.new_id()
             properties = self.properties_text(message, message_id).encode()
@@ -192,13 +193,17 @@ class SendCodec:
         return plain_bytes(topic, message.body)
 
     def properties_text(self, message: Message, message_id: str) -> str:
-        """The property string of a message with its separators."""
+        """The property string of a message with its separators.
+
+        Raises:
+            LocalProtocolError: a property is not accepted, or all take more bytes than allowed.
+        """
         # The values that differ between messages come first, as with Java's clients, so that a
         # broker recognizes the shape of the others.
-        text = f"UNIQ_KEY\x01{message_id}\x02WAIT\x01true\x02"
+        text = f"UNIQ_KEY\x01{message_id}\x02WAIT\x01true\x02{self._mark}"
         keys = message.keys
         if keys is not _NO_KEYS:
-            if type(keys) is not str or "\x01" in keys or "\x02" in keys:
+            if type(keys) is not str or " " in keys or "\x01" in keys or "\x02" in keys:
                 keys = keys_text(message.topic, keys)
             if keys:
                 text = f"KEYS\x01{keys}\x02{text}"
@@ -233,7 +238,7 @@ class SendCodec:
         key = (queue.topic, queue.broker_name, is_batch)
         template = self._templates.get(key)
         if template is None:
-            names = (self.group, queue.topic, queue.broker_name)
+            names = (self._wrap(self.group), self._wrap(queue.topic), queue.broker_name)
             if self._credentials is None:
                 template = SendRequestTemplate(*names, is_batch=is_batch)
             else:
@@ -279,7 +284,7 @@ class SendCodec:
         """
         status = _SEND_OK if answer.code == 0 else _SEND_STATUS.get(answer.code)
         if status is None:
-            raise remote_error(answer.code, answer.remark)
+            raise refusal_of(prepared, answer)
         try:
             fields: SendResponseHeader | PlainSendAnswer = decode_plain_answer(answer.raw_ext)
         except _NOT_PLAIN:
@@ -290,7 +295,7 @@ class SendCodec:
             status,
             prepared.message_id,
             queue,
-            fields.queue_offset,
+            None if prepared.is_delayed else fields.queue_offset,
             fields.msg_id,
             fields.transaction_id,
             fields.recall_handle,
@@ -315,3 +320,20 @@ class SendCodec:
             SendResult(status, message_id, queue, first + index, offset_id)
             for index, (message_id, offset_id) in enumerate(zip(ids, offset_ids, strict=True))
         ]
+
+
+def refusal_of(prepared: Prepared, answer: RemotingCommand) -> RemoteError:
+    """The error of a send that was not stored."""
+    code, remark = answer.code, answer.remark
+    if not prepared.body and (
+        code == ResponseCode.MESSAGE_ILLEGAL or "NullPointerException" in (remark or "")
+    ):
+        # RocketMQ's broker has no body then and fails (AbstractSendMessageProcessor
+        # .buildMsgContext) or refuses (HookUtils.checkBeforePutMessage); another would too.
+        code = ResponseCode.MESSAGE_ILLEGAL
+        remark = (
+            f"RocketMQ's broker stores no message with an empty body, and that of "
+            f"{prepared.message_id} for {prepared.topic} is empty; send at least one byte "
+            f"({remark})"
+        )
+    return remote_error(code, remark)

@@ -12,6 +12,7 @@ from cometmq.client.base.arguments import (
     checked_group,
 )
 from cometmq.client.base.instance import uniq_ids_of
+from cometmq.client.base.sandbox import group_in, mark_of
 from cometmq.client.extensions.growing import GroupView
 from cometmq.client.message.send_codec import SendCodec, is_retriable
 from cometmq.client.producer.settings import ProducerSettings
@@ -19,8 +20,10 @@ from cometmq.core.produce.latency_fault import LatencyFaultTable
 from cometmq.core.topic.selector import QueueSelector, RoundRobin, publish_queues, select_by_hash
 from cometmq.errors import (
     AccessDenied,
+    ClientClosed,
     ClientError,
     ConfigError,
+    NoBroker,
     NoRoute,
     RemoteError,
     ResponseCode,
@@ -38,7 +41,26 @@ STORED_CODES: Final = frozenset(int(status) for status in SendStatus)
 QUICK_MS: Final = 50
 """Java's first latency class: a send within this time does not count against its broker."""
 RETRY_PAUSE_S: Final = 0.1
-"""The pause before the second try on the only broker; each further pause is twice as long."""
+"""The pause after every broker has failed once; each further pause is twice as long."""
+RETRY_PAUSE_S_MAX: Final = 1.0
+TRY_S_MIN: Final = 0.02
+"""With less time left than this a send is not tried again."""
+TRY_MS: Final = 3_000
+"""How long a send waits for one of several brokers, or a third of its time if that is longer."""
+CONNECT_MS_MAX: Final = 3_000
+"""How long one try to connect may take."""
+TRIES_UNLIMITED: Final = 1 << 30
+REFUSED_TRIES: Final = 3
+"""Java's number of tries, for refusals that are not a matter of time."""
+_PASSING_CODES: Final = frozenset(
+    {
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.FLOW_CONTROL,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.GO_AWAY,
+    }
+)
+"""What a broker answers that is overloaded, starts or stops."""
 
 
 class TopicQueues:
@@ -61,12 +83,14 @@ class ProducerCore:
         settings.validate()
         options = settings.client_options()
         self.settings = settings
-        self.group = checked_group(settings.group)
+        self.group = group_in(checked_group(settings.group), options.sandbox)
         self.options = options
         self.clock = options.env.clock
         self.monotonic = self.clock.monotonic
         self.timeout_ms = settings.timeout_ms
-        self.tries = 1 + settings.retries
+        self.tries = TRIES_UNLIMITED if settings.retries is None else 1 + settings.retries
+        self.stored_tries = REFUSED_TRIES if settings.retries is None else self.tries
+        """How often a message may be stored, with ``retry_when_not_ok``."""
         self.retry_when_not_ok = settings.retry_when_not_ok
         self.faults = LatencyFaultTable(enabled=settings.latency_fault)
         self.topics: dict[str, TopicQueues] = {}
@@ -83,6 +107,8 @@ class ProducerCore:
             compress_above_bytes=settings.compress_above_bytes,
             message_bytes_max=settings.max_message_bytes,
             credentials=options.security.credentials,
+            wrap=options.namespace.wrap,
+            mark=mark_of(options.sandbox),
         )
 
     def renew(self) -> None:
@@ -99,7 +125,8 @@ class ProducerCore:
         """
         queues = publish_queues(name, route)
         if not queues:
-            raise NoRoute(
+            has_masters = all(0 in broker.broker_addrs for broker in route.broker_datas)
+            raise (NoRoute if has_masters else NoBroker)(
                 f"the topic {name} has no queue to write to: its brokers "
                 f"{sorted(data.broker_name for data in route.queue_datas)} lack the write "
                 "permission or a master"
@@ -164,36 +191,69 @@ class ProducerCore:
                 reachable=not failed,
             )
 
-    def may_retry(self, error: Exception) -> bool:
+    def may_retry(self, faults: Sequence[Exception]) -> bool:
         """Whether another try, at another broker or a moment later, may succeed."""
-        if isinstance(error, (AccessDenied, TlsFailed)):
+        error = faults[-1]
+        if isinstance(error, (AccessDenied, TlsFailed, ClientClosed)):
             return False
-        return isinstance(error, ClientError) or (
-            isinstance(error, RemoteError) and is_retriable(error.code)
-        )
+        if isinstance(error, NoRoute):
+            return isinstance(error, NoBroker)
+        if isinstance(error, ClientError):
+            return True
+        if not isinstance(error, RemoteError) or not is_retriable(error.code):
+            return False
+        refusals = [
+            fault
+            for fault in faults
+            if isinstance(fault, RemoteError) and fault.code not in _PASSING_CODES
+        ]
+        return len(refusals) < REFUSED_TRIES
 
     def forgets_route(self, error: Exception) -> bool:
         """Whether the error means that the cached route is wrong."""
         return isinstance(error, RemoteError) and error.code == ResponseCode.TOPIC_NOT_EXIST
 
-    def pause_before_retry(self, name: str, failed_count: int) -> float:
-        """Seconds to wait before another try; 0 if there is another broker."""
+    def pause_before_retry(self, name: str, failed_count: int, left_s: float) -> float:
+        """Seconds to wait before another try; 0 while there is a broker that was not tried."""
         topic = self.topics.get(name)
-        if topic is None or len(topic.addresses) > 1:
+        rounds = failed_count - (len(topic.addresses) if topic is not None else 1)
+        if rounds < 0:
             return 0.0
-        return float(RETRY_PAUSE_S * 2 ** (failed_count - 1))
+        pause_s = min(RETRY_PAUSE_S * 2 ** min(rounds, 10), RETRY_PAUSE_S_MAX)
+        return float(min(pause_s, left_s / 2))  # the last try still has time
+
+    def try_s(self, timeout_ms: int, topic: TopicQueues) -> float:
+        """How long one try of a send may take that any broker of its topic may store."""
+        if len(topic.addresses) < 2:
+            return timeout_ms / 1000
+        return min(timeout_ms, max(TRY_MS, timeout_ms / 3)) / 1000
 
 
 def final_error(topic: str, faults: Sequence[Exception]) -> Exception:
-    """The error of a send whose tries are used up: the only fault, or a list of all faults."""
+    """The error of a send whose tries are used up: the only fault, or a list of all faults.
+
+    Faults of one type give that type, so that it does not depend on how many tries there was time
+    for.
+    """
     last = faults[-1]
     if len(faults) == 1:
         return last
-    texts = list(dict.fromkeys(str(fault) for fault in faults))
-    failure = SendFailed(
+    is_one_type = len({(type(fault), getattr(fault, "code", None)) for fault in faults}) == 1
+    texts = dict.fromkeys(
+        fault.remark if is_one_type and isinstance(fault, RemoteError) else str(fault)
+        for fault in faults
+    )
+    text = (
         f"{len(faults)} tries to send to {topic} failed"
         + (": " if len(texts) > 1 else " for the same reason: ")
         + "; ".join(texts)
     )
+    failure: Exception
+    if not is_one_type:
+        failure = SendFailed(text)
+    elif isinstance(last, RemoteError):
+        failure = type(last)(last.code, text)
+    else:
+        failure = type(last)(text)
     failure.__cause__ = last
     return failure

@@ -1,4 +1,4 @@
-"""Sends by message group, kept in order while their group moves to another queue.
+"""Sends that keep an order: by message group, also while their group moves, or to a fixed queue.
 
 Each such send gets its queue when it goes out.  Sends of one group may be pipelined.  When the old
 queue's broker says that a group has moved, it also refuses the later sends that are in flight.  So
@@ -6,6 +6,10 @@ a bucket of groups continues only when none of its sends is in flight and the ho
 anew, and then in the order of the calls.  A lingering batch holds messages of many groups.  A
 refused batch is split into single sends, and single sends of a moving topic wait until no batch is
 in flight.
+
+A send whose broker is away waits here for its next try.  The later sends of its bucket (or queue)
+that failed too wait with it, and new ones behind them.  When none is in flight, all go out in the
+order of the calls.  A send that a later one has overtaken in the broker's log fails instead.
 """
 
 import asyncio
@@ -15,14 +19,27 @@ from itertools import count
 from typing import Any, Final, Protocol
 
 from cometmq.client.base.instance import ClientInstance
-from cometmq.client.extensions.growing import GroupView, fetch_growth
+from cometmq.client.extensions.growing import GroupView, RouteQueues, fetch_growth
 from cometmq.client.message.send_codec import Prepared
-from cometmq.client.producer.core import ProducerCore, TopicQueues
+from cometmq.client.producer.core import (
+    CONNECT_MS_MAX,
+    ProducerCore,
+    TopicQueues,
+    final_error,
+)
 from cometmq.client.producer.linger import LingerBatch
-from cometmq.client.producer.sending import InFlight, Sending
+from cometmq.client.producer.sending import InFlight, Sending, within
 from cometmq.codec.properties import decode_properties
 from cometmq.core.extensions.growing import bucket_of, group_hash
-from cometmq.errors import ClientClosed, GroupMoved, NoRoute, ResponseCode
+from cometmq.errors import (
+    ClientClosed,
+    ClientError,
+    GroupMoved,
+    NoBroker,
+    RequestTimeout,
+    ResponseCode,
+)
+from cometmq.model import MessageQueue
 from cometmq.model.properties import SHARDING_KEY
 from cometmq.net.channel import Channel
 
@@ -42,6 +59,14 @@ class Path(Protocol):
         """The queues of a topic."""
         ...
 
+    async def channel(self, topic: TopicQueues, queue: MessageQueue, timeout_ms: int) -> Channel:
+        """The connection to the broker of a queue."""
+        ...
+
+    def step_failed(self, sending: Sending, error: ClientError) -> None:
+        """A try has reached no broker."""
+        ...
+
     def write(self, sending: Sending, channel: Channel) -> None:
         """Send over this channel."""
         ...
@@ -50,13 +75,33 @@ class Path(Protocol):
 class _Flight:
     """The sends of one bucket that are in flight or wait for their turn."""
 
-    __slots__ = ("is_connecting", "is_refused", "on_their_way", "waiting")
+    __slots__ = (
+        "is_connecting",
+        "is_refused",
+        "on_their_way",
+        "queue",
+        "resume_s",
+        "stored_turn",
+        "timer",
+        "waiting",
+        "wake_s",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, queue: MessageQueue | None) -> None:
+        self.queue = queue
+        """The queue of sends to a fixed queue; None for those of a bucket."""
         self.is_connecting = False
         self.on_their_way = 0
         self.is_refused = False
         self.waiting: deque[Sending] = deque()
+        self.stored_turn = -1
+        """The latest turn that a broker has stored."""
+        self.timer: asyncio.TimerHandle | None = None
+        """Set while the waiting sends pause after a failure."""
+        self.resume_s = 0.0
+        """When they go on."""
+        self.wake_s = 0.0
+        """When the timer looks at them: the first of their deadlines comes before, perhaps."""
 
 
 class _Topic:
@@ -67,7 +112,8 @@ class _Topic:
     def __init__(self, name: str) -> None:
         self.name = name
         self.view: GroupView | None = None
-        self.flights: dict[int, _Flight] = {}
+        self.flights: dict[int | MessageQueue, _Flight] = {}
+        """The flights by bucket, and those to fixed queues."""
         self.batches = 0
         self.lingered: GroupView | None = None
         """The view by which the open batches chose their queues."""
@@ -75,49 +121,68 @@ class _Topic:
         self.learned_s = float("-inf")
 
 
-class GroupSend:
-    """The part of a `Sending` that only sends by message group have."""
+class OrderedSend:
+    """The part of a `Sending` that only sends by message group, or to a fixed queue, have."""
 
     __slots__ = (
         "_owner",
-        "bucket",
         "flight",
         "group_home",
         "is_counted",
+        "key",
         "number",
         "topic",
         "turn",
     )
 
     def __init__(
-        self, owner: "GroupSends", topic: _Topic, flight: _Flight, number: int, turn: int
+        self,
+        owner: "GroupSends",
+        topic: _Topic,
+        flight: _Flight,
+        key: int | MessageQueue,
+        number: int,
+        turn: int,
     ) -> None:
         self._owner = owner
         self.topic = topic
         self.flight = flight
+        self.key = key
         self.number = number
-        self.bucket = bucket_of(number)
+        """The hash of the message group; 0 for a fixed queue."""
         self.turn = turn
-        self.group_home = ""
+        self.group_home: str | None = None
         self.is_counted = False
 
     def refused(self, sending: Sending) -> None:
         """Handle the answer that the group has moved."""
         self._owner.refused(sending, self)
 
-    def ended(self) -> None:
+    def put_off(self, sending: Sending, pause_s: float) -> None:
+        """Try again after a pause, in the order of the calls."""
+        self._owner.put_off(sending, self, pause_s)
+
+    def ended(self, *, is_stored: bool) -> None:
         """The send is settled."""
-        self._owner.ended(self)
+        self._owner.ended(self, is_stored=is_stored)
 
 
 class BatchSend:
     """The part of a `Sending` that only a lingering batch of groups has."""
 
-    __slots__ = ("_owner", "group_home", "topic", "turn")
+    __slots__ = ("_owner", "batch", "group_home", "topic", "turn")
 
-    def __init__(self, owner: "GroupSends", topic: _Topic, group_home: str, turn: int) -> None:
+    def __init__(
+        self,
+        owner: "GroupSends",
+        topic: _Topic,
+        batch: LingerBatch,
+        group_home: str,
+        turn: int,
+    ) -> None:
         self._owner = owner
         self.topic = topic
+        self.batch = batch
         self.group_home = group_home
         self.turn = turn
 
@@ -125,7 +190,11 @@ class BatchSend:
         """Handle the answer that groups have moved."""
         self._owner.batch_refused(sending, self)
 
-    def ended(self) -> None:
+    def put_off(self, sending: Sending, pause_s: float) -> None:
+        """Try again message by message, each in the order of its bucket."""
+        self._owner.split(sending, self)
+
+    def ended(self, *, is_stored: bool) -> None:
         """The batch is settled."""
         self._owner.batch_ended(self.topic)
 
@@ -149,15 +218,31 @@ class GroupSends:
         """Send to the home of a message group, now or in its turn."""
         self._enter(sending, group, next(self._turns))
 
+    def begin_fixed(self, sending: Sending, queue: MessageQueue) -> None:
+        """Send to a fixed queue, now or in its turn."""
+        topic = self._topic(sending.prepared.topic)
+        flight = topic.flights.get(queue)
+        if flight is None:
+            flight = topic.flights[queue] = _Flight(queue)
+        sending.group = OrderedSend(self, topic, flight, queue, 0, next(self._turns))
+        self._wait(topic, flight, sending)
+
     def _enter(self, sending: Sending, group: str, turn: int) -> None:
         topic = self._topic(sending.prepared.topic)
         number = group_hash(group)
         bucket = bucket_of(number)
         flight = topic.flights.get(bucket)
         if flight is None:
-            flight = topic.flights[bucket] = _Flight()
-        sending.group = GroupSend(self, topic, flight, number, turn)
+            flight = topic.flights[bucket] = _Flight(None)
+        sending.group = OrderedSend(self, topic, flight, bucket, number, turn)
+        self._wait(topic, flight, sending)
+
+    def _wait(self, topic: _Topic, flight: _Flight, sending: Sending) -> None:
         flight.waiting.append(sending)
+        if flight.timer is not None and sending.deadline < flight.wake_s:
+            flight.timer.cancel()
+            flight.timer = None
+            self._pause(topic, flight)
         self._go(topic, flight)
 
     def _topic(self, name: str) -> _Topic:
@@ -173,77 +258,95 @@ class GroupSends:
         return view if view.source is self._path.core.topics.get(topic.name) else None
 
     def _go(self, topic: _Topic, flight: _Flight, *, is_learned: bool = False) -> None:
-        """Send the waiting messages in the order of the calls, if the bucket may send now."""
-        view = topic.view if is_learned else self._fresh_view(topic)
-        if view is None:
-            self._learning(topic)
+        """Send the waiting messages in the order of the calls, if they may be sent now."""
+        if flight.timer is not None:
             return
+        home: MessageQueue | GroupView | None = flight.queue
+        if home is None:
+            home = topic.view if is_learned else self._fresh_view(topic)
+            if home is None:
+                self._learning(topic)
+                return
         if flight.is_refused:
             if flight.on_their_way:
                 return
             flight.is_refused = False
             flight.waiting = deque(sorted(flight.waiting, key=_turn))
+            self._drop_overtaken(flight)
         self._expire(flight)
-        if flight.is_connecting or (topic.batches and not view.is_settled):
+        if flight.is_connecting:
+            return
+        if isinstance(home, GroupView) and topic.batches and not home.is_settled:
             return
         while flight.waiting:
-            if not self._send_next(topic, flight, view):
+            if not self._send_next(topic, flight, home):
                 return
 
-    def _send_next(self, topic: _Topic, flight: _Flight, view: GroupView) -> bool:
-        """Send the first waiting message; False if it has to wait longer."""
+    def _send_next(self, topic: _Topic, flight: _Flight, home: MessageQueue | GroupView) -> bool:
+        """Send the first waiting message; False if it has to wait longer.
+
+        `home` is the fixed queue of the flight, or the view that has the homes of its groups.
+        """
         sending = flight.waiting[0]
         own = sending.group
-        if view.must_wait(own.number):
-            topic.view = None
-            self._learning(topic)
-            return False
-        queue = view.queue(own.number)
-        address = view.source.addresses.get(queue.broker_name)
+        source: RouteQueues | None
+        if isinstance(home, GroupView):
+            if home.must_wait(own.number):
+                topic.view = None
+                self._learning(topic)
+                return False
+            queue, source = home.queue(own.number), home.source
+        else:
+            queue, source = home, self._path.core.topics.get(topic.name)
+        address = None if source is None else source.addresses.get(queue.broker_name)
         if address is None:
             address = self._instance.routes.address(queue.broker_name)
-        if address is None:
-            flight.waiting.popleft()
-            topic.view = None
-            sending.fail(
-                NoRoute(f"no master is known for the broker {queue.broker_name} of {queue}")
-            )
-            return True
         sending.queue = sending.fixed = queue
-        channel = self._instance.pool.open_channel(address)
+        channel = None if address is None else self._instance.pool.open_channel(address)
         if channel is None or channel.is_paused:
             flight.is_connecting = True
-            self._instance.spawn(self._connect(topic, flight, sending, address), "connect")
+            self._instance.spawn(self._connect(topic, flight, sending, queue), "connect")
             return False
         flight.waiting.popleft()
-        own.group_home = view.group_home(own.number)
+        if isinstance(home, GroupView):
+            own.group_home = home.group_home(own.number)
         own.is_counted = True
         flight.on_their_way += 1
         self._path.write(sending, channel)
         return True
 
     async def _connect(
-        self, topic: _Topic, flight: _Flight, sending: Sending, address: str
+        self, topic: _Topic, flight: _Flight, sending: Sending, queue: MessageQueue
     ) -> None:
-        """Make the connection that a bucket's first message waits for."""
-        queue = sending.queue
-        assert queue is not None
-        left_ms = max(1, int((sending.deadline - self._path.core.monotonic()) * 1000))
+        """Make the connection that the first waiting message needs."""
+        core = self._path.core
+        left_ms = max(1, int((sending.deadline - core.monotonic()) * 1000))
         try:
-            channel = await self._instance.io.channel(address, left_ms)
-            if channel.is_paused:
-                await channel.drain()
+            async with within(left_ms):
+                queues = await self._path.topic(topic.name)
+                channel = await self._path.channel(queues, queue, min(left_ms, CONNECT_MS_MAX))
+                if channel.is_paused:
+                    await channel.drain()
         except asyncio.CancelledError:
             self._fail_waiting(flight, self._closed())
             raise
         except Exception as error:
+            flight.is_connecting = False
+            if isinstance(error, NoBroker):
+                topic.view = None
             if flight.waiting and flight.waiting[0] is sending:
                 flight.waiting.popleft()
-                self._path.core.note(queue, sending.started, failed=True)
-                sending.failed(error)
+                self._put_off_failed(sending, error)
         finally:
             flight.is_connecting = False
         self._go_on(topic, flight)
+
+    def _put_off_failed(self, sending: Sending, error: Exception) -> None:
+        """Fail a try that reached no broker."""
+        if isinstance(error, ClientError):
+            self._path.step_failed(sending, error)
+        else:
+            sending.fail(error)
 
     def _closed(self) -> Exception:
         return ClientClosed(f"the producer {self._path.core.group} was closed")
@@ -262,11 +365,50 @@ class GroupSends:
         late = [sending for sending in flight.waiting if sending.deadline <= now]
         for sending in late:
             flight.waiting.remove(sending)
-            sending.fail(_too_late(sending))
+            sending.fail(_too_late(sending, flight))
+
+    def _drop_overtaken(self, flight: _Flight) -> None:
+        """Fail the messages that would be stored behind a later one."""
+        for sending in [s for s in flight.waiting if _turn(s) < flight.stored_turn]:
+            faults = sending.faults
+            if faults and not isinstance(faults[-1], GroupMoved):
+                flight.waiting.remove(sending)
+                sending.fail(final_error(sending.prepared.topic, faults))
+
+    # -- failures ---------------------------------------------------------------------------
+
+    def put_off(self, sending: Sending, own: OrderedSend, pause_s: float) -> None:
+        """Let a send wait for its next try, until no send of its flight is on its way."""
+        flight = own.flight
+        if own.is_counted:
+            own.is_counted = False
+            flight.on_their_way -= 1
+        flight.is_refused = True
+        flight.waiting.append(sending)
+        flight.resume_s = max(flight.resume_s, self._path.core.monotonic() + pause_s)
+        if flight.timer is not None:
+            flight.timer.cancel()
+        self._pause(own.topic, flight)
+
+    def _pause(self, topic: _Topic, flight: _Flight) -> None:
+        """Look at the waiting sends when their pause, or the time of one of them, is over."""
+        now = self._path.core.monotonic()
+        flight.wake_s = min(flight.resume_s, *(sending.deadline for sending in flight.waiting))
+        flight.timer = asyncio.get_running_loop().call_later(
+            max(0.0, flight.wake_s - now), self._resume, topic, flight
+        )
+
+    def _resume(self, topic: _Topic, flight: _Flight) -> None:
+        flight.timer = None
+        self._expire(flight)
+        if flight.waiting and self._path.core.monotonic() < flight.resume_s:
+            self._pause(topic, flight)
+            return
+        self._go_on(topic, flight)
 
     # -- answers ----------------------------------------------------------------------------
 
-    def refused(self, sending: Sending, own: GroupSend) -> None:
+    def refused(self, sending: Sending, own: OrderedSend) -> None:
         """Hold a bucket whose group has moved or waits, until none of its sends is in flight."""
         own.flight.on_their_way -= 1
         own.is_counted = False
@@ -275,9 +417,11 @@ class GroupSends:
         own.topic.view = None
         self._learning(own.topic)
 
-    def ended(self, own: GroupSend) -> None:
-        """Count a settled send, and let its bucket continue."""
+    def ended(self, own: OrderedSend, *, is_stored: bool) -> None:
+        """Count a settled send, and let its flight continue."""
         flight = own.flight
+        if is_stored:
+            flight.stored_turn = max(flight.stored_turn, own.turn)
         if own.is_counted:
             own.is_counted = False
             flight.on_their_way -= 1
@@ -285,7 +429,7 @@ class GroupSends:
             if flight.is_refused and not flight.on_their_way:
                 self._go(own.topic, flight)
         elif not flight.on_their_way:
-            own.topic.flights.pop(own.bucket, None)
+            own.topic.flights.pop(own.key, None)
 
     # -- lingering batches ------------------------------------------------------------------
 
@@ -302,20 +446,23 @@ class GroupSends:
         flight = topic.flights.get(bucket_of(group_hash(group)))
         return None if flight is not None and flight.waiting else view
 
-    def begin_batch(self, sending: Sending) -> None:
+    def begin_batch(self, sending: Sending, batch: LingerBatch) -> None:
         """Register a lingering batch of groups that is about to be sent."""
         topic = self._topic(sending.prepared.topic)
         view = topic.lingered
         assert view is not None, "only `linger_view` lets groups linger"
         group_home = view.group_home(None)
-        sending.group = BatchSend(self, topic, group_home, next(self._turns))
+        sending.group = BatchSend(self, topic, batch, group_home, next(self._turns))
         topic.batches += 1
 
     def batch_refused(self, sending: Sending, own: BatchSend) -> None:
         """Split a batch, so that each message goes to the home of its group."""
-        batch = sending.batch
-        assert batch is not None
         own.topic.view = None
+        self.split(sending, own)
+
+    def split(self, sending: Sending, own: BatchSend) -> None:
+        """Send the messages of a batch one by one."""
+        batch = own.batch
         for single, group in _singles(sending, batch):
             self._path.in_flight.begin(len(single.prepared.body))
             self._enter(single, group, own.turn)
@@ -334,8 +481,12 @@ class GroupSends:
     def _learning(self, topic: _Topic) -> None:
         """Fetch the homes in the background, unless a fetch is under way."""
         if topic.learning is None:
-            topic.learning = asyncio.get_running_loop().create_future()
-            self._instance.spawn(self._learn(topic, topic.learning), "homes")
+            topic.learning = self._fetched(topic)
+
+    def _fetched(self, topic: _Topic) -> "asyncio.Future[GroupView]":
+        learning: asyncio.Future[GroupView] = asyncio.get_running_loop().create_future()
+        self._instance.spawn(self._learn(topic, learning), "homes")
+        return learning
 
     async def learn(self, name: str) -> GroupView:
         """Fetch the homes of a topic's groups from the brokers; concurrent callers share a fetch.
@@ -345,9 +496,8 @@ class GroupSends:
             ClientError: no name server or broker answered.
         """
         topic = self._topic(name)
-        self._learning(topic)
-        assert topic.learning is not None
-        return await asyncio.shield(topic.learning)
+        topic.learning = learning = topic.learning or self._fetched(topic)
+        return await asyncio.shield(learning)
 
     async def _learn(self, topic: _Topic, learning: "asyncio.Future[GroupView]") -> None:
         core = self._path.core
@@ -378,8 +528,12 @@ class GroupSends:
         else:
             learning.set_result(outcome)
         for flight in list(topic.flights.values()):
+            if flight.queue is not None:
+                continue
             if isinstance(outcome, Exception):
-                self._fail_waiting(flight, outcome)
+                waiting, flight.waiting = flight.waiting, deque()
+                for sending in waiting:
+                    self._put_off_failed(sending, outcome)
             elif flight.waiting:
                 self._go(topic, flight, is_learned=True)
 
@@ -389,19 +543,28 @@ class GroupSends:
         if pause_s > 0:
             await asyncio.sleep(pause_s)
         io, name = self._instance.io, topic.name
+        timeout_ms = core.options.request_timeout_ms
         queues = await self._path.topic(name)
-        growth = await fetch_growth(io, name, queues.addresses, core.timeout_ms)
+        growth = await fetch_growth(io, name, queues.addresses, timeout_ms)
         if growth is not None and not growth.brokers <= queues.addresses.keys():
             # A broker has joined since the route was fetched.
             await self._instance.refresh_route(name)
             queues = await self._path.topic(name)
-            later = await fetch_growth(io, name, queues.addresses, core.timeout_ms)
+            later = await fetch_growth(io, name, queues.addresses, timeout_ms)
             growth = growth.merged(later)
         return GroupView(name, queues, growth)
 
 
-def _too_late(sending: Sending) -> Exception:
+def _too_late(sending: Sending, flight: _Flight) -> Exception:
     topic = sending.prepared.topic
+    faults = sending.faults
+    if faults and not isinstance(faults[-1], GroupMoved):
+        return final_error(topic, faults)
+    if flight.queue is not None or flight.resume_s:
+        return RequestTimeout(
+            f"no time was left to send to {topic}: {sending.timeout_ms} ms have passed while "
+            "earlier messages of the same queue waited for its broker"
+        )
     return GroupMoved(
         ResponseCode.GROUP_MOVED,
         f"the message group waited {sending.timeout_ms} ms for the consumers of its old queue; "
@@ -428,8 +591,9 @@ def _singles(sending: Sending, batch: LingerBatch) -> list[tuple[Sending, str]]:
             future,
             sending.started,
             sending.timeout_ms,
-            1,
+            max(1, sending.tries_left),
             sending.deadline,
+            faults=list(sending.faults) if sending.faults else None,
         )
         group: Any = decode_properties(text)[SHARDING_KEY]
         singles.append((one, group))

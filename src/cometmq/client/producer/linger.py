@@ -47,15 +47,6 @@ class LingerBatch:
 class Linger:
     """Open batches of one producer; `send` is called with each when it is full or due."""
 
-    __slots__ = (
-        "_codec",
-        "_compress_above_bytes",
-        "_linger_s",
-        "_open",
-        "_send",
-        "_size_bytes_max",
-    )
-
     def __init__(
         self,
         linger_s: float,
@@ -80,7 +71,7 @@ class Linger:
                 and not message.topic.startswith(RETRY_PREFIX)
             )
         except (AttributeError, TypeError):
-            return False  # not a message, or without a body: the ordinary checks say so
+            return False  # not a message, or without a body: the ordinary checks raise the error
 
     def add(
         self, message: Message, queue: MessageQueue | None, loop: asyncio.AbstractEventLoop

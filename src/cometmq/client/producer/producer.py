@@ -1,11 +1,12 @@
 """The asyncio producer.
 
 A send in flight is one object (see `sending`) that is called with the answer; no task runs for it.
-Only rare steps, such as an unknown route or a missing connection, use a task.  Retries are Java's:
-up to ``retries`` more tries within one total timeout, preferably at another broker, after transport
-faults and after answers that another broker may not give.  A message with a fixed queue
-(``queue=``, ``selector=``, ``message_group=``) is tried once, because another queue would break its
-order.
+Only rare steps, such as an unknown route or a missing connection, use a task.  A send that meets a
+broker which is away, busy, starting or stopping is tried again until its timeout is over: at once
+at another broker, then with growing pauses.  Each try carries the same message id, because an
+earlier try may have been stored.  Other refusals end a send after three tries, as in Java.  A
+message with a fixed queue (``queue=``, ``selector=``, ``message_group=``) is tried again at its
+queue only, and not when a later message of that queue was stored first.
 """
 
 import asyncio
@@ -27,12 +28,12 @@ from cometmq.client.base.synchronous import build_settings, same_arguments
 from cometmq.client.extensions.growing import GroupView
 from cometmq.client.message.checks import check_is_message, with_group
 from cometmq.client.message.message import ReceivedMessage
-from cometmq.client.producer.core import ProducerCore, TopicQueues
+from cometmq.client.producer.core import REFUSED_TRIES, ProducerCore, TopicQueues
 from cometmq.client.producer.linger import Linger, LingerBatch
 from cometmq.client.producer.recall import recall, reschedule
 from cometmq.client.producer.request_reply import OpenRequests, Reply, check_received, send_reply
 from cometmq.client.producer.sender import Sender
-from cometmq.client.producer.sending import Sending
+from cometmq.client.producer.sending import Sending, within
 from cometmq.client.producer.settings import ProducerSettings
 from cometmq.core.produce.batching import (
     BATCH_ITEM_OVERHEAD_BYTES,
@@ -49,7 +50,7 @@ from cometmq.errors import (
 )
 from cometmq.model import Message, MessageQueue, SendResult
 from cometmq.net.channel import Channel
-from cometmq.wire.body.bodies import ConsumerData
+from cometmq.wire.body.client import ConsumerData
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import RemotingCommand
 
@@ -66,10 +67,12 @@ class Producer:
 
     Args:
         group: producer group, shown to operators.
-        name_server: ``host:port``, several joined by ``;``, or a sequence; default
-            ``NAMESRV_ADDR``, else ``127.0.0.1:9876``.
-        timeout_ms: time for a send, all its tries together.
-        retries: further tries after the first, preferably on another broker.
+        name_server: ``host:port``, several joined by ``;``, a sequence, or the URL of an address
+            server; default ``NAMESRV_ADDR``, else ``127.0.0.1:9876``.
+        timeout_ms: time for a send, all its tries together.  The default rides out the restart of
+            a broker.
+        retries: further tries after the first, preferably on another broker.  None: as many as
+            ``timeout_ms`` has room for, with pauses that grow up to a second.
         linger_ms: gather sends for up to this long into batches; None sends each at once.
         batch_bytes_max: a lingering batch is sent early at this size.
         compression: ``ZLIB``, ``LZ4`` or ``ZSTD``, for bodies of ``compress_above_bytes`` or more.
@@ -82,9 +85,16 @@ class Producer:
         instance_name: replaces the process id in the client id.
         client_ip: replaces the address in client and message ids.
         env: clock, chance and network; the machine's by default.
+        connection: a `Connection` that other clients use too; it then has the name servers, names
+            and keys.
+        namespace: a set of topics and groups of its own: ``Space`` makes the topic ``Orders`` the
+            cluster's ``Space%Orders``.
+        sandbox: the test environment whose messages these are; ``"main"`` for the main one.
         security: ``access_key``, ``secret_key``, ``security_token`` and ``tls`` (True or a
             `Tls`); by default from ``COMETMQ_ACCESS_KEY`` and the other variables.
     """
+
+    _role: str | None = None
 
     @same_arguments(ProducerSettings)
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -123,7 +133,7 @@ class Producer:
             self._start()
 
     def _start(self) -> Sender:
-        instance = ClientInstance(self.core.options, self, self.group)
+        instance = ClientInstance(self.core.options, self, self.group, self._role)
         instance.start()
         if self.core.faults.enabled:
             instance.spawn(instance.every(PROBE_INTERVAL_MS, self._probe), "probe")
@@ -175,6 +185,16 @@ class Producer:
         """This producer's id at the brokers, once started."""
         return self._instance.client_id if self._instance is not None else None
 
+    def update_name_servers(self, name_server: str | Sequence[str]) -> None:
+        """Use other name servers from now on: the next request goes to one of them.
+
+        Takes what ``name_server=`` takes.  May be called before the start and in any thread.
+
+        Raises:
+            ConfigError: an entry is neither ``host:port`` nor the URL of an address server.
+        """
+        self.core.options.name_servers.change(name_server)
+
     def _ready(self) -> Sender:
         sender = self._sender
         if sender is not None and not self._is_closed:
@@ -202,16 +222,16 @@ class Producer:
         """Send and wait for the broker's answer.
 
         Args:
-            queue: the queue to use; then there is only one try.
-            selector: chooses the queue from (queues, message); then there is only one try.
+            queue: the queue to use, in all tries.
+            selector: chooses the queue from (queues, message), for all tries.
             message_group: as the message's own field.
             timeout_ms: instead of the producer's.
 
         Raises:
             LocalProtocolError: the message breaks a limit.
             NoRoute: no broker for the topic.
-            RequestTimeout, ConnectFailed, RemoteError: the only try failed.
-            SendFailed: all tries failed; the text lists them.
+            RequestTimeout, ConnectFailed, RemoteError: every try failed in this way.
+            SendFailed: the tries failed in different ways; the text lists them.
         """
         sender = self._sender
         if sender is None or self._is_closed:
@@ -294,7 +314,9 @@ class Producer:
     ) -> None:
         """Send without asking for an answer, so a loss goes unnoticed.
 
-        With a message group an answer is requested and dropped, because the group may move.
+        While no broker can be reached, the call waits and tries again, up to ``timeout_ms``.  What
+        was written to a connection is not written again.  With a message group an answer is
+        requested and dropped, because the group may move.
 
         Raises:
             LocalProtocolError: the message breaks a limit.
@@ -312,9 +334,11 @@ class Producer:
         prepared = self.core.codec.prepare(message)
         if queue is not None:
             check_queue(queue, message, selector)
-        topic = await sender.topic(prepared.topic)
-        chosen = queue or self.core.choose(topic, message, selector)
-        channel = await sender.channel(topic, chosen, self.core.timeout_ms)
+        chosen, channel = await sender.reach(
+            prepared.topic,
+            lambda topic: queue or self.core.choose(topic, message, selector),
+            self.core.timeout_ms,
+        )
         channel.write(self.core.codec.frame(prepared, chosen, channel.next_opaque(), oneway=True))
         if channel.is_paused:
             await channel.drain()
@@ -393,9 +417,7 @@ class Producer:
         """
         from cometmq.client.admin.calls import AdminCalls
 
-        self._ready()
-        instance = self._instance
-        assert instance is not None
+        instance = self._ready().instance
         timeout_ms = self.core.options.request_timeout_ms
         admin = AdminCalls(instance.io, instance.routes, timeout_ms)
         await admin.create_topic(topic, queue_count=queue_count, attributes=attributes)
@@ -412,12 +434,16 @@ class Producer:
         sender = self._ready()
         check_is_message(message)
         check_ms("timeout_ms", timeout_ms)
-        instance = self._instance
-        assert instance is not None
-        is_new = message.topic not in self.core.topics
-        await sender.topic(message.topic)
-        if is_new:  # a reply may come through any broker of the topic, so each must know us
+        instance = sender.instance
+        core = self.core
+        deadline = core.monotonic() + timeout_ms / 1000
+        if message.topic not in core.topics:
+            await sender.reach(
+                message.topic, lambda topic: core.next_queue(topic, None), timeout_ms
+            )
+            # A reply may come through any broker of the topic, so each must know us.
             await instance.heartbeat()
+            timeout_ms = max(1, int((deadline - core.monotonic()) * 1000))
         prepared = self.core.codec.prepare(message)
         reply = self._requests.open(prepared, instance.client_id, timeout_ms)
         sent: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
@@ -431,7 +457,7 @@ class Producer:
         except TimeoutError as error:
             raise RequestTimeout(
                 f"no reply to {prepared.message_id} came from {message.topic} within {timeout_ms} "
-                "ms; check that somebody consumes it and replies"
+                "ms; check that a consumer of the topic replies"
             ) from error
         finally:
             reply.cancel()
@@ -443,9 +469,7 @@ class Producer:
             InvalidParameter: the received message is not a request.
             RemoteError: the broker could not deliver the reply; the requester may be gone.
         """
-        self._ready()
-        instance = self._instance
-        assert instance is not None
+        instance = self._ready().instance
         check_received(request)
         if isinstance(message, bytes):
             message = Message(request.topic, message)
@@ -460,12 +484,15 @@ class Producer:
             InvalidParameter: the handle is missing, or belongs to another topic.
             RemoteError: the broker refuses, with code 604 when the message is due.
         """
-        self._ready()
-        instance = self._instance
-        assert instance is not None
+        instance = self._ready().instance
         core = self.core
         return await recall(
-            instance, self.group, topic, handle, timeout_ms=core.timeout_ms, tries=core.tries
+            instance,
+            self.group,
+            topic,
+            handle,
+            timeout_ms=core.timeout_ms,
+            tries=min(core.tries, REFUSED_TRIES),
         )
 
     async def reschedule(self, handle: str | None, message: Message) -> SendResult:
@@ -481,13 +508,23 @@ class Producer:
 
     # -- inside -----------------------------------------------------------------------------
 
-    async def find_topic(self, name: str) -> TopicQueues:
-        """The queues of a topic, for the synchronous producer."""
-        return await self._ready().topic(name)
+    async def find_topic(
+        self, name: str, timeout_ms: int, faults: Sequence[Exception]
+    ) -> TopicQueues:
+        """The queues of a topic, for the synchronous producer's send with these faults so far."""
+        async with within(timeout_ms, faults):
+            return await self._ready().topic(name)
 
-    async def learn_homes(self, name: str) -> GroupView:
-        """Fetch the homes of message groups, for the synchronous producer."""
-        return await self._ready().groups.learn(name)
+    def is_astray(self, started: float) -> bool:
+        """As `Sender.is_astray`, for the synchronous producer."""
+        return self._sender is not None and self._sender.is_astray(started)
+
+    async def learn_homes(
+        self, name: str, timeout_ms: int, faults: Sequence[Exception]
+    ) -> GroupView:
+        """Fetch the homes of message groups, as `find_topic` fetches the queues."""
+        async with within(timeout_ms, faults):
+            return await self._ready().groups.learn(name)
 
     def forget_topic(self, name: str) -> None:
         """As `Sender.forget_topic`, for the synchronous producer."""
@@ -500,7 +537,7 @@ class Producer:
             self._sender.recheck_route(name)
 
     async def _probe(self) -> None:
-        """Connect to the unreachable brokers of the fault table; those that answer leave it.
+        """Connect to the unreachable brokers of the fault table, and remove those that answer.
 
         A connection is proof enough; Java's detector asks for an offset.
         """
@@ -545,7 +582,7 @@ class Producer:
         sending.batch = batch
         sending.fixed = batch.queue
         if batch.queue is not None:
-            sender.groups.begin_batch(sending)
+            sender.groups.begin_batch(sending, batch)
         sender.start(sending)
 
     # -- for the instance -------------------------------------------------------------
@@ -561,6 +598,12 @@ class Producer:
     def routes_changed(self, topic: str) -> None:
         """Choose queues from the new route from now on."""
         self.core.topics.pop(topic, None)
+
+    def takes(self, command: RemotingCommand) -> bool:
+        """Whether a broker's request is the reply to a request of this producer."""
+        return command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT and self._requests.has(
+            command
+        )
 
     def serve(self, channel: Channel, command: RemotingCommand) -> RemotingCommand | None:
         """Answer a broker's request; only replies to requests are known here."""

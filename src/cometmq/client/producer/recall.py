@@ -123,14 +123,14 @@ async def reschedule(
     _decoded(message.topic, handle)
     if message.deliver_time_ms is None and message.delay_ms is None:
         raise LocalProtocolError(
-            "a message that takes another's place needs a time of its own: set deliver_time_ms or "
+            "a message that replaces another one needs a time of its own: set deliver_time_ms or "
             "delay_ms"
         )
     result = await send(message)
     if result.status is not SendStatus.SEND_OK:
         raise SendFailed(
             f"the new message {result.message_id} was stored with {result.status.name}, so the old "
-            "one was not taken back: both may be delivered; take one of them back"
+            "one was not recalled: both may be delivered; recall one of them"
         )
     try:
         await take_back(handle)

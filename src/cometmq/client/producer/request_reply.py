@@ -85,6 +85,15 @@ class OpenRequests:
         future.add_done_callback(lambda _: self._waiting.pop(correlation_id, None))
         return future
 
+    def has(self, command: RemotingCommand) -> bool:
+        """Whether a pushed reply is for one of these requests."""
+        try:
+            header = PushReplyHeader.from_command(command)
+            properties = decode_properties(header.properties or "")
+        except CometError:
+            return False
+        return properties.get(prop.CORRELATION_ID) in self._waiting
+
     def serve(self, command: RemotingCommand) -> RemotingCommand:
         """Pass a pushed reply to its request; a late one is logged and accepted."""
         try:
@@ -96,7 +105,7 @@ class OpenRequests:
             return command.answer(ResponseCode.SYSTEM_ERROR, "process reply message fail")
         future = self._waiting.get(properties.get(prop.CORRELATION_ID, ""))
         if future is None or future.done():
-            log.info("a reply of %s came for a request nobody waits for", header.born_host)
+            log.info("a reply of %s came too late: its request has ended", header.born_host)
         else:
             future.set_result(
                 Reply(
@@ -122,7 +131,11 @@ def _plain(body: bytes, sys_flag: int) -> bytes:
 
 
 def check_received(request: object) -> None:
-    """Raise ConfigError unless the value is a `ReceivedMessage`."""
+    """Check that the value is a `ReceivedMessage`.
+
+    Raises:
+        ConfigTypeError: it is not.
+    """
     if not isinstance(request, ReceivedMessage):
         raise ConfigTypeError(
             f"the request to be answered is {request!r:.100} ({type(request).__name__}); give the "
@@ -147,7 +160,7 @@ async def send_reply(
     if cluster is None or None in needed.values():
         raise InvalidParameter(
             ResponseCode.INVALID_PARAMETER,
-            f"the message {request.message_id} is no request: it lacks "
+            f"the message {request.message_id} is not a request: it lacks "
             f"{prop.CLUSTER}, {prop.CORRELATION_ID} or {prop.REPLY_TO_CLIENT}",
         )
     own = {prop.MSG_TYPE: "reply", **{name: str(value) for name, value in needed.items()}}

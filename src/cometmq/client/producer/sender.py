@@ -5,26 +5,39 @@ The sender is made when the producer starts, and left behind in a forked child.
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from cometmq.client.base.arguments import check_ms
 from cometmq.client.base.instance import ClientInstance
 from cometmq.client.message.send_codec import Prepared
-from cometmq.client.producer.core import ProducerCore, TopicQueues
+from cometmq.client.producer.core import (
+    CONNECT_MS_MAX,
+    RETRY_PAUSE_S,
+    RETRY_PAUSE_S_MAX,
+    TRY_S_MIN,
+    ProducerCore,
+    TopicQueues,
+    final_error,
+)
 from cometmq.client.producer.group_sends import GroupSends
-from cometmq.client.producer.sending import InFlight, Sending, SendTargets
+from cometmq.client.producer.sending import InFlight, Sending, SendTargets, within
 from cometmq.core.topic.selector import QueueSelector
 from cometmq.errors import (
     ClientClosed,
+    ClientError,
     ConnectFailed,
     LocalProtocolError,
-    NoRoute,
+    NoBroker,
     RequestTimeout,
 )
 from cometmq.model import Message, MessageQueue, SendResult
 from cometmq.net.channel import Channel
 
 __all__ = ["Sender"]
+
+CALM_S: Final = 10.0
+"""After so much time without a failure the pauses between two fetches of a route begin anew."""
 
 
 class Sender:
@@ -35,10 +48,12 @@ class Sender:
     ) -> None:
         self.core = core
         self.in_flight = InFlight()
-        self._instance = instance
+        self.instance = instance
         self._loop = asyncio.get_running_loop()
         self._looking_up: dict[str, asyncio.Task[TopicQueues]] = {}
         self._targets: dict[str, SendTargets] = {}
+        self._rechecks: dict[str, tuple[float, float]] = {}
+        """The next pause, and when a topic's route may be fetched again, by topic."""
         self.groups = GroupSends(self, instance, flush_linger)
 
     def to_keep(self) -> object:
@@ -60,11 +75,16 @@ class Sender:
         if task is None:
             task = asyncio.ensure_future(self._look_up(name))
             self._looking_up[name] = task
-            task.add_done_callback(lambda _: self._looking_up.pop(name, None))
+            task.add_done_callback(partial(self._looked_up, name))
         return await asyncio.shield(task)
 
+    def _looked_up(self, name: str, task: "asyncio.Task[TopicQueues]") -> None:
+        self._looking_up.pop(name, None)
+        if not task.cancelled():
+            task.exception()  # a send whose time was over does not want it any more
+
     async def _look_up(self, name: str) -> TopicQueues:
-        instance = self._instance
+        instance = self.instance
         topic = self.core.queues_of(name, await instance.routes.find_for_send(name))
         if instance.routes.cached(name) is not None:
             self.core.topics[name] = topic
@@ -73,11 +93,22 @@ class Sender:
     def forget_topic(self, name: str) -> None:
         """Drop the cached route of a topic, because it is wrong."""
         self.core.topics.pop(name, None)
-        self._instance.routes.forget(name)
+        self.instance.routes.forget(name)
 
     def recheck_route(self, name: str) -> None:
-        """Fetch the route anew, because one of its brokers cannot be reached."""
-        self._instance.refresh_soon(name)
+        """Fetch the route anew, because one of its brokers cannot be reached.
+
+        While that continues the name server is asked with growing pauses, whatever the number of
+        sends that fail.
+        """
+        now = self.core.monotonic()
+        pause_s, due = self._rechecks.get(name, (RETRY_PAUSE_S, now))
+        if now < due:
+            return
+        if now - due > CALM_S:
+            pause_s = RETRY_PAUSE_S
+        self._rechecks[name] = min(2 * pause_s, RETRY_PAUSE_S_MAX), now + pause_s
+        self.instance.refresh_soon(name)
 
     # -- trying -----------------------------------------------------------------------------
 
@@ -89,17 +120,19 @@ class Sender:
             if topic is None or message.message_group or core.faults.has_any:
                 return None
         except (AttributeError, TypeError):
-            return None  # not a message, or without a topic: the ordinary checks say so
+            return None  # not a message, or without a topic: the ordinary checks raise the error
         targets = self._targets.get(message.topic)
         if targets is None or targets.topic is not topic:
-            targets = self._targets[message.topic] = SendTargets(topic, core.codec)
+            targets = self._targets[message.topic] = SendTargets(
+                topic, core.codec, core.try_s(core.timeout_ms, topic)
+            )
         turn = topic.turn.next
         target = targets.targets[turn % targets.count]
         channel = target.channel
         if channel is None or channel.is_closed:
             if target.address is None:
                 return None
-            channel = target.channel = self._instance.pool.open_channel(target.address)
+            channel = target.channel = self.instance.pool.open_channel(target.address)
             if channel is None:
                 return None
         prepared = core.codec.prepare(message)
@@ -124,7 +157,7 @@ class Sender:
         )
         # After everything that may refuse the message: a send that never began would never end.
         self.in_flight.begin(len(body))
-        channel.call(opaque, frame, deadline, sending)
+        channel.call(opaque, frame, started + targets.try_s, sending)
         return future
 
     def begin(
@@ -163,10 +196,13 @@ class Sender:
     ) -> None:
         topic = await self.topic(sending.prepared.topic)
         sending.fixed = self.core.choose(topic, message, selector)
-        await self._try_slowly(sending, topic)
+        self.start(sending)
 
     def start(self, sending: Sending) -> None:
         """Send now if route and connection are ready, else in a task; HOT."""
+        if sending.fixed is not None and sending.group is None:
+            self.groups.begin_fixed(sending, sending.fixed)
+            return
         core = self.core
         topic = core.topics.get(sending.prepared.topic)
         if topic is None:
@@ -177,7 +213,7 @@ class Sender:
             queue = core.next_queue(topic, sending.queue)
         sending.queue = queue
         address = topic.addresses.get(queue.broker_name)
-        channel = self._instance.pool.open_channel(address) if address is not None else None
+        channel = self.instance.pool.open_channel(address) if address is not None else None
         if channel is None:
             self._later(sending, self._try_slowly(sending, topic))
             return
@@ -200,7 +236,12 @@ class Sender:
         except LocalProtocolError as error:
             sending.fail(error)
             return
-        channel.call(opaque, frame, sending.deadline, sending)
+        deadline = sending.deadline
+        topic = self.core.topics.get(queue.topic)
+        if sending.fixed is None and topic is not None:
+            limit = self.core.monotonic() + self.core.try_s(sending.timeout_ms, topic)
+            deadline = min(deadline, limit)
+        channel.call(opaque, frame, deadline, sending)
 
     def write(self, sending: Sending, channel: Channel) -> None:
         """Send over this channel to the queue that is set."""
@@ -210,23 +251,38 @@ class Sender:
 
     def _later(self, sending: Sending, work: Coroutine[Any, Any, None]) -> None:
         """Run a slow step in a task; its failure fails the try."""
-        self._instance.spawn(self._step(sending, work), "send")
+        self.instance.spawn(self._step(sending, work), "send")
 
     async def _step(self, sending: Sending, work: Coroutine[Any, Any, None]) -> None:
         try:
-            await work
-        except ConnectFailed as error:
-            if sending.queue is None:
-                sending.fail(error)  # no name server: another queue would not help
-                return
-            self.core.note(sending.queue, sending.started, failed=True)
-            sending.tries_left -= 1
-            sending.failed(error)
+            left_ms = (sending.deadline - self.core.monotonic()) * 1000
+            async with within(left_ms, sending.faults):
+                await work
+        except (ConnectFailed, RequestTimeout, NoBroker) as error:
+            self.step_failed(sending, error)
         except asyncio.CancelledError:
             sending.fail(ClientClosed(f"the producer {self.core.group} was closed"))
             raise
         except Exception as error:
             sending.fail(error)
+
+    def step_failed(self, sending: Sending, error: ClientError) -> None:
+        """A broker or a name server could not be reached: try again while that may help."""
+        sending.tries_left -= 1
+        if sending.queue is not None:
+            self.core.note(sending.queue, sending.started, failed=True)
+        elif sending.deadline - self.core.monotonic() < TRY_S_MIN or self.is_astray(
+            sending.started
+        ):
+            sending.fail(error)
+            return
+        sending.failed(error)
+
+    def is_astray(self, started: float) -> bool:
+        """Whether no name server has answered for so long that the addresses are probably wrong."""
+        passed_ms = (self.core.monotonic() - started) * 1000
+        limit_ms = self.core.options.request_timeout_ms
+        return not self.instance.routes.has_answered and passed_ms >= limit_ms
 
     async def _try_unknown(self, sending: Sending) -> None:
         await self._try_slowly(sending, await self.topic(sending.prepared.topic))
@@ -241,15 +297,54 @@ class Sender:
             raise RequestTimeout(
                 f"no time was left to send to {queue}: {sending.timeout_ms} ms have passed"
             )
-        channel = await self.channel(topic, queue, left_ms)
+        channel = await self.channel(topic, queue, min(left_ms, CONNECT_MS_MAX))
         if channel.is_paused:
             await channel.drain()
         self._write(sending, queue, channel)
 
+    async def reach(
+        self, name: str, choose: Callable[[TopicQueues], MessageQueue], timeout_ms: int
+    ) -> tuple[MessageQueue, Channel]:
+        """A queue and the connection to its broker, for a message that is sent without an answer.
+
+        It is tried again like a send; ``choose`` is called for each try.
+
+        Raises:
+            CometError: no broker was reached in time.
+        """
+        core = self.core
+        started = core.monotonic()
+        deadline = started + timeout_ms / 1000
+        faults: list[Exception] = []
+        while True:
+            left_s = deadline - core.monotonic()
+            try:
+                async with within(left_s * 1000, faults):
+                    topic = await self.topic(name)
+                    queue = choose(topic)
+                    return queue, await self.channel(topic, queue, CONNECT_MS_MAX)
+            except ClientError as error:
+                faults.append(error)
+                self.recheck_route(name)
+                left_s = deadline - core.monotonic()
+                is_over = len(faults) >= core.tries or left_s < TRY_S_MIN
+                if is_over or self.is_astray(started) or not core.may_retry(faults):
+                    raise final_error(name, faults) from error
+            await asyncio.sleep(core.pause_before_retry(name, len(faults), left_s))
+
     async def channel(self, topic: TopicQueues, queue: MessageQueue, timeout_ms: int) -> Channel:
+        """A connection to the master of a queue."""
+        return await self.instance.io.channel(self.address(topic, queue), timeout_ms)
+
+    def address(self, topic: TopicQueues, queue: MessageQueue) -> str:
+        """The address of the master of a queue.
+
+        Raises:
+            NoRoute: no route names one.
+        """
         address = topic.addresses.get(queue.broker_name)
         if address is None:
-            address = self._instance.routes.address(queue.broker_name)
+            address = self.instance.routes.address(queue.broker_name)
         if address is None:
-            raise NoRoute(f"no master is known for the broker {queue.broker_name} of {queue}")
-        return await self._instance.io.channel(address, timeout_ms)
+            raise NoBroker(f"no master is known for the broker {queue.broker_name} of {queue}")
+        return address

@@ -5,25 +5,28 @@ again.
 """
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from cometmq.client.message.send_codec import Prepared, SendCodec
+from cometmq.client.message.send_codec import Prepared, SendCodec, refusal_of
 from cometmq.client.producer.core import (
     QUICK_MS,
     STORED_CODES,
+    TRY_S_MIN,
     ProducerCore,
     TopicQueues,
     final_error,
 )
 from cometmq.client.producer.linger import LingerBatch
-from cometmq.errors import CometError, ConnectFailed, GroupMoved, RequestTimeout, remote_error
+from cometmq.errors import CometError, ConnectFailed, GroupMoved, RequestTimeout
 from cometmq.model import MessageQueue
 from cometmq.net.channel import Channel
 from cometmq.wire.command.command import RemotingCommand
 
-__all__ = ["InFlight", "SendPath", "SendTarget", "SendTargets", "Sending"]
+__all__ = ["InFlight", "SendPath", "SendTarget", "SendTargets", "Sending", "within"]
 
 IN_FLIGHT_MAX: Final = 65_535
 """Java's limit of asynchronous requests; beyond it `send_nowait` refuses instead of piling up."""
@@ -32,10 +35,31 @@ IN_FLIGHT_BYTES_MAX: Final = 100 * 1024 * 1024
 QUICK_S: Final = QUICK_MS / 1000
 
 
+@asynccontextmanager
+async def within(
+    timeout_ms: float, faults: Sequence[Exception] | None = None
+) -> AsyncIterator[None]:
+    """Limit the time of a step of a send, before which there were these faults.
+
+    Raises:
+        RequestTimeout: the time is over, and there was no fault.
+        Exception: the time is over; this is the last fault, which says more about the cause.
+    """
+    try:
+        async with asyncio.timeout(max(0.0, timeout_ms / 1000)):
+            yield
+    except RequestTimeout:
+        raise
+    except TimeoutError as error:
+        if faults:
+            raise faults[-1]  # noqa: B904 - the fault keeps its own cause
+        raise RequestTimeout(
+            f"no name server or broker answered within the {timeout_ms:.0f} ms that were left"
+        ) from error
+
+
 class InFlight:
     """Counts the sends in flight, and lets callers wait for one to end."""
-
-    __slots__ = ("_changed", "count", "size_bytes")
 
     def __init__(self) -> None:
         self.count = 0
@@ -77,11 +101,11 @@ class SendPath(Protocol):
         ...
 
     def forget_topic(self, name: str) -> None:
-        """The route of a topic turned out to be wrong."""
+        """Drop the cached route of a topic, because it is wrong."""
         ...
 
     def recheck_route(self, name: str) -> None:
-        """A broker of the route cannot be reached; it may have moved."""
+        """Fetch the route anew, because one of its brokers cannot be reached."""
         ...
 
 
@@ -101,10 +125,11 @@ class SendTarget:
 class SendTargets:
     """The send targets of one route of a topic."""
 
-    __slots__ = ("count", "targets", "topic")
+    __slots__ = ("count", "targets", "topic", "try_s")
 
-    def __init__(self, topic: TopicQueues, codec: SendCodec) -> None:
+    def __init__(self, topic: TopicQueues, codec: SendCodec, try_s: float) -> None:
         self.topic = topic
+        self.try_s = try_s
         self.targets = [
             SendTarget(queue, topic.addresses.get(queue.broker_name), codec)
             for queue in topic.queues
@@ -133,7 +158,7 @@ class Sending(msgspec.Struct, weakref=False):
     batch: LingerBatch | None = None
     faults: list[Exception] | None = None
     group: Any = None
-    """The part of a send by message group; see `group_sends`."""
+    """The part of a send that keeps an order; see `group_sends`."""
 
     def __call__(self, answer: RemotingCommand | Exception) -> None:
         """Handle the answer, or the error that came instead; HOT."""
@@ -152,9 +177,14 @@ class Sending(msgspec.Struct, weakref=False):
         if core.faults.has_any or core.monotonic() - self.started >= QUICK_S:
             core.note(queue, self.started, failed=False)
         if code not in STORED_CODES:
-            self.failed(remote_error(code, answer.remark))
+            self.failed(refusal_of(self.prepared, answer))
             return
-        if code and core.retry_when_not_ok and self.tries_left > 0 and self.fixed is None:
+        if (
+            code
+            and core.retry_when_not_ok
+            and core.tries - self.tries_left < core.stored_tries
+            and self.fixed is None
+        ):
             self.path.try_again(self, 0.0)
             return
         try:
@@ -174,24 +204,22 @@ class Sending(msgspec.Struct, weakref=False):
         left_s = self.deadline - core.clock.monotonic()
         topic = self.prepared.topic
         if self.group is not None and isinstance(error, GroupMoved):
-            self.faults = [error]  # the same each time
+            self.faults = [error]  # it would be the same each time
             if left_s > 0:
                 self.group.refused(self)
                 return
-        if isinstance(error, ConnectFailed):
+        if isinstance(error, (ConnectFailed, RequestTimeout)):
             self.path.recheck_route(topic)
-        if (
-            self.fixed is not None
-            or self.tries_left <= 0
-            or left_s <= 0
-            or not core.may_retry(error)
-        ):
+        if self.tries_left <= 0 or left_s < TRY_S_MIN or not core.may_retry(self.faults):
             self.fail(final_error(topic, self.faults))
             return
         if core.forgets_route(error):
             self.path.forget_topic(topic)
-        pause_s = core.pause_before_retry(topic, len(self.faults))
-        self.path.try_again(self, min(pause_s, left_s))
+        pause_s = core.pause_before_retry(topic, len(self.faults), left_s)
+        if self.group is not None:
+            self.group.put_off(self, pause_s)
+        else:
+            self.path.try_again(self, pause_s)
 
     def finish(self, result: Any) -> None:
         """Settle the future, or each future of a lingering batch."""
@@ -205,7 +233,7 @@ class Sending(msgspec.Struct, weakref=False):
                     own_future.set_result(own_result)
         self.path.in_flight.end(len(self.prepared.body))
         if self.group is not None:
-            self.group.ended()
+            self.group.ended(is_stored=True)
 
     def fail(self, error: Exception) -> None:
         """Settle with an error."""
@@ -215,4 +243,4 @@ class Sending(msgspec.Struct, weakref=False):
                 future.set_exception(error)
         self.path.in_flight.end(len(self.prepared.body))
         if self.group is not None:
-            self.group.ended()
+            self.group.ended(is_stored=False)

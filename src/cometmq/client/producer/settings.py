@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from cometmq.client.base.arguments import check_count, check_ms, checked_group, checked_text
-from cometmq.client.base.options import ClientOptions
+from cometmq.client.base.options import ClientOptions, Shareable
 from cometmq.core.produce.batching import MESSAGE_BYTES_MAX
 from cometmq.net.env import Environment
 from cometmq.net.tls import Tls
@@ -17,13 +17,13 @@ DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """What a producer takes; the docstring of `cometmq.Producer` explains each argument."""
+    """The arguments of a producer; the docstring of `cometmq.Producer` explains each."""
 
     group: str = DEFAULT_GROUP
     _: KW_ONLY
     name_server: str | Sequence[str] | None = None
-    timeout_ms: int = 3_000
-    retries: int = 2
+    timeout_ms: int = 10_000
+    retries: int | None = None
     linger_ms: float | None = None
     batch_bytes_max: int = 128 * 1024
     compression: str = "ZLIB"
@@ -39,6 +39,9 @@ class ProducerSettings:
     secret_key: str | None = None
     security_token: str | None = None
     tls: Tls | bool | None = None
+    connection: Shareable | None = None
+    namespace: str | None = None
+    sandbox: str | None = None
 
     def validate(self) -> None:
         """Refuse values that no producer can use.
@@ -51,7 +54,8 @@ class ProducerSettings:
             check_ms("linger_ms", self.linger_ms, may_be_zero=True)
         check_count("batch_bytes_max", self.batch_bytes_max)
         check_ms("timeout_ms", self.timeout_ms)
-        check_count("retries", self.retries, 0)
+        if self.retries is not None:
+            check_count("retries", self.retries, 0)
         checked_text("compression", self.compression)
         check_count("compression_level", self.compression_level, -1, 22)
         check_count("compress_above_bytes", self.compress_above_bytes, 0)
@@ -72,4 +76,7 @@ class ProducerSettings:
             secret_key=self.secret_key,
             security_token=self.security_token,
             tls=self.tls,
+            connection=self.connection,
+            namespace=self.namespace,
+            sandbox=self.sandbox,
         )

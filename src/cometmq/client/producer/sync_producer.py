@@ -19,11 +19,19 @@ from cometmq.client.base import fork
 from cometmq.client.base.arguments import batch_topic, check_ms, check_queue, message_list
 from cometmq.client.base.background import background
 from cometmq.client.base.instance import uniq_ids_of
+from cometmq.client.base.sync_connection import blocking_io
 from cometmq.client.base.synchronous import on_background, same_arguments
-from cometmq.client.base.transport import BlockingIo
+from cometmq.client.extensions.growing import GroupView
 from cometmq.client.message.checks import with_group
 from cometmq.client.message.send_codec import Prepared
-from cometmq.client.producer.core import STORED_CODES, TopicQueues, final_error
+from cometmq.client.producer.core import (
+    CONNECT_MS_MAX,
+    STORED_CODES,
+    TRY_S_MIN,
+    ProducerCore,
+    TopicQueues,
+    final_error,
+)
 from cometmq.client.producer.producer import Producer as AsyncProducer
 from cometmq.client.producer.settings import ProducerSettings
 from cometmq.core.extensions.growing import group_hash
@@ -33,8 +41,9 @@ from cometmq.core.produce.batching import (
     split_by_size,
 )
 from cometmq.core.topic.selector import QueueSelector
-from cometmq.errors import ClientClosed, ClientError, GroupMoved, NoRoute, remote_error
+from cometmq.errors import ClientClosed, ClientError, GroupMoved, NoBroker, remote_error
 from cometmq.model import Message, MessageQueue, SendResult
+from cometmq.net.blocking import BlockingChannel
 from cometmq.wire.command.command import RemotingCommand
 
 __all__ = ["Producer"]
@@ -56,7 +65,7 @@ class Producer:
         self.group = twin.group
         self._lingers = self._core.settings.linger_ms is not None
         options = self._core.options
-        self._io = BlockingIo(options.env, security=options.security)
+        self._io = blocking_io(options)
         self._outbox: deque[tuple[Message, dict[str, Any], Future[SendResult]]] = deque()
         self._outbox_scheduled = False
         self._is_started = False
@@ -70,7 +79,11 @@ class Producer:
     # -- life -------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start heartbeats in the background; no connection is made yet."""
+        """Start heartbeats in the background; no connection is made yet.
+
+        Raises:
+            ClientClosed: the producer was shut down.
+        """
         if self._is_closed:
             raise ClientClosed(f"the producer {self.group} is closed; make a new one")
         with self._start_lock:
@@ -136,6 +149,16 @@ class Producer:
     def client_id(self) -> str | None:
         """This producer's id at the brokers, once started."""
         return self._twin.client_id
+
+    def update_name_servers(self, name_server: str | Sequence[str]) -> None:
+        """Use other name servers from now on: the next request goes to one of them.
+
+        Takes what ``name_server=`` takes.  May be called before the start and in any thread.
+
+        Raises:
+            ConfigError: an entry is neither ``host:port`` nor the URL of an address server.
+        """
+        self._twin.update_name_servers(name_server)
 
     # -- sending ----------------------------------------------------------------------------
 
@@ -223,7 +246,8 @@ class Producer:
     ) -> None:
         """Send without asking for an answer, so a loss goes unnoticed.
 
-        With a message group an answer is requested and dropped, because the group may move.
+        While no broker can be reached, the call waits and tries again, up to ``timeout_ms``.  With
+        a message group an answer is requested and dropped, because the group may move.
         """
         self._ready()
         if message_group is not None:
@@ -235,9 +259,9 @@ class Producer:
         prepared = core.codec.prepare(message)
         if queue is not None:
             check_queue(queue, message, selector)
-        topic = self._topic(prepared.topic)
-        chosen = queue or core.choose(topic, message, selector)
-        channel = self._io.take(self._address(topic, chosen), core.timeout_ms)
+        chosen, channel = self._reach(
+            prepared.topic, lambda topic: queue or core.choose(topic, message, selector)
+        )
         try:
             channel.send(
                 lambda opaque: core.codec.frame(prepared, chosen, opaque, oneway=True),
@@ -306,17 +330,35 @@ class Producer:
 
     # -- inside -----------------------------------------------------------------------------
 
-    def _topic(self, name: str) -> TopicQueues:
+    def _topic(self, name: str, tries: "_Tries | None" = None) -> TopicQueues:
         topic = self._core.topics.get(name)
         if topic is None:
-            topic = background().run(self._twin.find_topic(name))
+            if tries is None:
+                tries = _Tries(self._core, name, self._core.timeout_ms)
+            topic = background().run(self._twin.find_topic(name, tries.left_ms(), tries.faults))
         return topic
 
     def _address(self, topic: TopicQueues, queue: MessageQueue) -> str:
         address = topic.addresses.get(queue.broker_name)
         if address is None:
-            raise NoRoute(f"no master is known for the broker {queue.broker_name} of {queue}")
+            raise NoBroker(f"no master is known for the broker {queue.broker_name} of {queue}")
         return address
+
+    def _reach(
+        self, name: str, choose: Callable[[TopicQueues], MessageQueue]
+    ) -> tuple[MessageQueue, BlockingChannel]:
+        """A queue and a connection to its broker, for a message that is sent without an answer."""
+        core = self._core
+        tries = _Tries(core, name, core.timeout_ms)
+        while True:
+            try:
+                topic = self._topic(name, tries)
+                queue = choose(topic)
+                connect_ms = min(tries.left_ms(), CONNECT_MS_MAX)
+                return queue, self._io.take(self._address(topic, queue), connect_ms)
+            except ClientError as error:
+                background().soon(self._twin.recheck_route, name)
+                tries.failed(error, is_last=self._twin.is_astray(tries.started))
 
     def _exchange_grouped(
         self, prepared: Prepared, group: str, timeout_ms: int
@@ -324,22 +366,27 @@ class Producer:
         """Send to the home of a message group, following it if it moves."""
         core = self._core
         number = group_hash(group)
-        deadline = core.monotonic() + timeout_ms / 1000
-        left_ms = timeout_ms
+        tries = _Tries(core, prepared.topic, timeout_ms)
         while True:
             view = core.views.get(prepared.topic)
-            if view is None or view.source is not core.topics.get(prepared.topic):
-                view = background().run(self._twin.learn_homes(prepared.topic))
+            try:
+                if view is None or view.source is not core.topics.get(prepared.topic):
+                    view = self._learn_homes(prepared.topic, tries)
+            except ClientError as error:
+                tries.failed(error, is_last=self._twin.is_astray(tries.started))
+                continue
             try:
                 return self._exchange(
-                    prepared, view.queue(number), left_ms, view.group_home(number)
+                    prepared, view.queue(number), tries.left_ms(), view.group_home(number)
                 )
             except GroupMoved:
-                left_ms = int((deadline - core.monotonic()) * 1000)
-                if left_ms <= 0:
+                if tries.left_ms() <= 1:
                     raise
                 if core.views.get(prepared.topic) is view:
-                    background().run(self._twin.learn_homes(prepared.topic))
+                    self._learn_homes(prepared.topic, tries)
+
+    def _learn_homes(self, topic: str, tries: "_Tries") -> GroupView:
+        return background().run(self._twin.learn_homes(topic, tries.left_ms(), tries.faults))
 
     def _exchange(
         self,
@@ -351,42 +398,82 @@ class Producer:
         """Send with retries; returns the queue of the last try and the answer.  HOT."""
         core = self._core
         frame = core.codec.frame
-        started = core.clock.monotonic()
-        left_ms = timeout_ms
-        tries_left = 1 if fixed is not None else core.tries
-        faults: list[Exception] = []
+        tries = _Tries(core, prepared.topic, timeout_ms)
         queue: MessageQueue | None = None
         while True:
-            tries_left -= 1
-            topic = core.topics.get(prepared.topic) or self._topic(prepared.topic)
-            queue = fixed or core.next_queue(topic, queue)
-            target = queue
             try:
+                topic = core.topics.get(prepared.topic) or self._topic(prepared.topic, tries)
+                queue = fixed or core.next_queue(topic, queue)
+                target = queue
+                try_ms = tries.left_ms()
+                if fixed is None:
+                    try_ms = min(try_ms, int(core.try_s(timeout_ms, topic) * 1000))
                 answer = self._io.exchange(
                     self._address(topic, target),
                     lambda opaque: frame(prepared, target, opaque, group_home=group_home),  # noqa: B023 - used at once
-                    left_ms,
+                    try_ms,
                 )
             except ClientError as error:
-                core.note(queue, started, failed=True)
+                if queue is not None:
+                    core.note(queue, tries.started, failed=True)
+                elif tries.is_over() or self._twin.is_astray(tries.started):
+                    raise
                 background().soon(self._twin.recheck_route, prepared.topic)
                 fault: Exception = error
             else:
-                core.note(queue, started, failed=False)
+                core.note(queue, tries.started, failed=False)
                 if answer.code in STORED_CODES:
-                    if not answer.code or not core.retry_when_not_ok or tries_left <= 0:
+                    if not answer.code or not core.retry_when_not_ok or not tries.may_repeat():
                         return queue, answer
                     continue
                 fault = remote_error(answer.code, answer.remark)
-            faults.append(fault)
-            left_ms = timeout_ms - int((core.clock.monotonic() - started) * 1000)
-            if tries_left <= 0 or left_ms <= 0 or not core.may_retry(fault):
-                raise final_error(prepared.topic, faults)
+                if isinstance(fault, GroupMoved):
+                    raise fault
             if core.forgets_route(fault):
                 self._twin.forget_topic(prepared.topic)
-            pause_s = core.pause_before_retry(prepared.topic, len(faults))
-            time.sleep(min(pause_s, left_ms / 1000))
-            left_ms = max(1, timeout_ms - int((core.clock.monotonic() - started) * 1000))
+            tries.failed(fault)
+
+
+class _Tries:
+    """The tries of one send in the caller's thread: how long it may take, and what went wrong."""
+
+    __slots__ = ("_core", "_count", "_deadline", "_topic", "faults", "started")
+
+    def __init__(self, core: ProducerCore, topic: str, timeout_ms: int) -> None:
+        self._core = core
+        self._topic = topic
+        self._count = 1
+        self.faults: list[Exception] = []
+        self.started = core.monotonic()
+        self._deadline = self.started + timeout_ms / 1000
+
+    def left_ms(self) -> int:
+        """How much time is left, at least 1 ms."""
+        return max(1, int((self._deadline - self._core.monotonic()) * 1000))
+
+    def is_over(self) -> bool:
+        """Whether the time that is left is too short for another try."""
+        return self._deadline - self._core.monotonic() < TRY_S_MIN
+
+    def may_repeat(self) -> bool:
+        """Whether a message that was stored unsafely may be sent once more; counts a try."""
+        self._count += 1
+        return self._count <= self._core.stored_tries and self._core.monotonic() < self._deadline
+
+    def failed(self, error: Exception, *, is_last: bool = False) -> None:
+        """Wait before the next try.
+
+        Raises:
+            CometError: there is no next try.
+        """
+        core = self._core
+        self.faults.append(error)
+        self._count += 1
+        is_over = is_last or self._count > core.tries or self.is_over()
+        if is_over or not core.may_retry(self.faults):
+            raise final_error(self._topic, self.faults)
+        left_s = self._deadline - core.monotonic()
+        time.sleep(max(0.0, core.pause_before_retry(self._topic, len(self.faults), left_s)))
 
 
 def _copy(done: asyncio.Future[SendResult], future: Future[SendResult]) -> None:

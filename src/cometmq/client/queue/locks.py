@@ -1,9 +1,9 @@
 """The broker's queue locks that one ordered consumer owns.
 
-A lock is as old as the request that acquired or renewed it, because the broker counts from some
-moment between the request and its answer.  The broker drops a lock after 60 s, so a consumer that
-stops at 30 s (``rocketmq.client.rebalance.lockMaxLiveTime`` of Java) has stopped long before the
-next owner starts.
+The age of a lock counts from the request that acquired or renewed it, because the broker counts
+from some moment between the request and its answer.  The broker drops a lock after 60 s.  A
+consumer stops at 30 s (``rocketmq.client.rebalance.lockMaxLiveTime`` of Java), long before the next
+owner starts.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from cometmq.client.base.calls import BrokerCalls
 from cometmq.client.base.routes import RouteBook
 from cometmq.errors import CometError, NoRoute
 from cometmq.model import MessageQueue
-from cometmq.wire.body.bodies import LockBatchRequest, LockBatchResponse
+from cometmq.wire.body.client import LockBatchRequest, LockBatchResponse
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import RemotingCommand
 
@@ -68,7 +68,7 @@ class QueueLockKeeper:
         return (await self._ask(queues))[0]
 
     async def renew(self) -> set[MessageQueue]:
-        """Renew all locks, and return the lost ones: refused, or granted anew after going stale."""
+        """Renew all locks, and return the lost ones: refused, or granted again after expiry."""
         before = dict(self._granted)
         stale = {queue for queue in before if not self.is_fresh(queue)}
         granted, refused = await self._ask(before, renews=True)
@@ -106,19 +106,17 @@ class QueueLockKeeper:
 
         async def ask(broker_name: str, group: list[MessageQueue]) -> None:
             asked = self._monotonic(), self._now_ms()
+            renewal = f"asking {broker_name} for the queue locks of {self._group}"
             try:
                 answer = await self._calls.ask(
                     self._address(broker_name), self._command(RequestCode.LOCK_BATCH_MQ, group)
                 )
-                ours = set(LockBatchResponse.decode(answer.body).queues) & set(group)
+                locked = LockBatchResponse.decode(answer.body).queues
+                ours = set(map(self._calls.namespace.unwrap_queue, locked)) & set(group)
             except CometError as error:
-                log.warning(
-                    "the locks of %d queues of %s were not asked for: %s",
-                    len(group),
-                    broker_name,
-                    error,
-                )
+                self._routes.outages.failed(renewal, f"{len(group)} queues: {error}")
                 return
+            self._routes.outages.ended(renewal)
             for queue in ours:
                 if not renews or queue in self._granted:  # else it was released in the meantime
                     self._granted[queue] = asked
@@ -136,7 +134,10 @@ class QueueLockKeeper:
         return address
 
     def _command(self, code: int, queues: list[MessageQueue]) -> RemotingCommand:
-        body = LockBatchRequest(self._group, self._client_id, tuple(queues)).encode()
+        namespace = self._calls.namespace
+        body = LockBatchRequest(
+            namespace.wrap(self._group), self._client_id, tuple(map(namespace.wrap_queue, queues))
+        ).encode()
         return RemotingCommand.request(code, {}, body)
 
 

@@ -1,7 +1,8 @@
 """The offset stores of a consumer: the brokers, or a local file for broadcasting.
 
 A broadcasting consumer's file has the path of Java's, ``~/.rocketmq_offsets/<clientId>/<group>/
-offsets.json``.  It is replaced atomically, and the previous version stays as ``.bak``.
+offsets.json``, and names the group and the topics as brokers do.  It is replaced atomically, and
+the previous version stays as ``.bak``.
 """
 
 import asyncio
@@ -12,10 +13,12 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from cometmq.client.base.calls import BrokerCalls
+from cometmq.client.base.namespace import NO_NAMESPACE, Namespace
 from cometmq.client.base.routes import RouteBook
 from cometmq.core.consume.offset_file import decode_offset_file, encode_offset_file
 from cometmq.errors import CodecError, CometError, NoRoute
 from cometmq.model import MessageQueue
+from cometmq.model.offsets import ConsumerOffset
 
 __all__ = ["BrokerOffsets", "Files", "LocalOffsets", "OffsetStore"]
 
@@ -26,7 +29,7 @@ FOLDER: Final = ".rocketmq_offsets"
 class OffsetStore(Protocol):
     """Offsets of one group."""
 
-    async def read(self, queue: MessageQueue) -> int | None:
+    async def read(self, queue: MessageQueue) -> ConsumerOffset | None:
         """The stored offset, or None without one.
 
         Raises:
@@ -34,7 +37,7 @@ class OffsetStore(Protocol):
         """
         ...
 
-    async def write(self, offsets: Mapping[MessageQueue, int], *, wait: bool) -> None:
+    async def write(self, offsets: Mapping[MessageQueue, ConsumerOffset], *, wait: bool) -> None:
         """Store offsets; with ``wait`` returns when they are safe.
 
         Raises:
@@ -57,21 +60,24 @@ class BrokerOffsets:
             raise NoRoute(f"no address is known for the broker {queue.broker_name} of {queue}")
         return address
 
-    async def read(self, queue: MessageQueue) -> int | None:
+    async def read(self, queue: MessageQueue) -> ConsumerOffset | None:
         """The group's offset at the broker."""
         return await self._calls.consumer_offset(self._address(queue), self._group, queue)
 
-    async def write(self, offsets: Mapping[MessageQueue, int], *, wait: bool) -> None:
+    async def write(self, offsets: Mapping[MessageQueue, ConsumerOffset], *, wait: bool) -> None:
         """Commit each offset; a failing queue does not keep the others from being committed."""
         fault: CometError | None = None
+        outages = self._routes.outages
         for queue, consumer_offset in offsets.items():
             try:
                 await self._calls.commit(
                     self._address(queue), self._group, queue, consumer_offset, wait=wait
                 )
             except CometError as error:
-                log.warning("offset %d of %s was not committed: %s", consumer_offset, queue, error)
+                outages.failed(f"commits of {queue}", f"offset {consumer_offset}: {error}")
                 fault = error
+            else:
+                outages.ended(f"commits of {queue}")
         if wait and fault is not None:
             raise fault
 
@@ -148,19 +154,25 @@ class LocalOffsets:
     """Offsets in a file of this machine (broadcasting)."""
 
     def __init__(
-        self, client_id: str, group: str, folder: str | None = None, files: Files | None = None
+        self,
+        client_id: str,
+        group: str,
+        folder: str | None = None,
+        files: Files | None = None,
+        namespace: Namespace = NO_NAMESPACE,
     ) -> None:
         base = Path(folder) if folder is not None else Path.home() / FOLDER
-        self.path = base / client_id / group / "offsets.json"
+        self.path = base / client_id / namespace.wrap(group) / "offsets.json"
+        self._wrap = namespace.wrap_queue
         self._base = base
         self._is_named = False
         """Whether the entries of the folders are synced."""
         self._files = files or _RealFiles()
-        self._offsets: dict[MessageQueue, int] | None = None
+        self._offsets: dict[MessageQueue, ConsumerOffset] | None = None
         # Two threads that save at once would race for one file, and the older text might win.
         self._turn = asyncio.Lock()
 
-    def _load(self) -> dict[MessageQueue, int]:
+    def _load(self) -> dict[MessageQueue, ConsumerOffset]:
         """The file's offsets; a damaged file falls back to the version before."""
         for path in (self.path, self.path.with_suffix(".json.bak")):
             try:
@@ -171,22 +183,26 @@ class LocalOffsets:
                 log.warning("the offset file %s cannot be read: %s", path, error)
         return {}
 
-    async def _loaded(self) -> dict[MessageQueue, int]:
+    async def _loaded(self) -> dict[MessageQueue, ConsumerOffset]:
         """The present offsets; the file is read once.  The caller owns the lock."""
         if self._offsets is None:
             self._offsets = await asyncio.to_thread(self._load)
         return self._offsets
 
-    async def read(self, queue: MessageQueue) -> int | None:
+    async def read(self, queue: MessageQueue) -> ConsumerOffset | None:
         """The offset in the file."""
         async with self._turn:
-            return (await self._loaded()).get(queue)
+            return (await self._loaded()).get(self._wrap(queue))
 
-    async def write(self, offsets: Mapping[MessageQueue, int], *, wait: bool) -> None:
-        """Merge the offsets into the file; it holds them, synced, when this returns."""
+    async def write(self, offsets: Mapping[MessageQueue, ConsumerOffset], *, wait: bool) -> None:
+        """Merge the offsets into the file; it holds them, synced, when this returns.
+
+        Raises:
+            CometError: with ``wait``, the file was not written; without, the log says so.
+        """
         async with self._turn:
             stored = await self._loaded()
-            stored.update(offsets)
+            stored.update({self._wrap(queue): offset for queue, offset in offsets.items()})
             try:
                 await asyncio.to_thread(self._save, encode_offset_file(stored).encode())
             except (OSError, CometError) as error:

@@ -18,11 +18,12 @@ from functools import partial
 from typing import Final, Protocol
 
 from cometmq.client.base.instance import ClientInstance
+from cometmq.client.base.sandbox import SandboxFilter
 from cometmq.client.message.message import ReceivedMessage, split_messages
 from cometmq.codec.stored_message import decode_messages_lenient
 from cometmq.core.consume.process_queue import ProcessQueue
 from cometmq.core.filter.subscription import SQL92
-from cometmq.errors import CodecError, CometError, RequestTimeout, ResponseCode
+from cometmq.errors import CodecError, CometError, ConnectFailed, RequestTimeout, ResponseCode
 from cometmq.model import MessageQueue, SubscriptionData
 from cometmq.model.flags import PULL_COMMIT_OFFSET
 from cometmq.wire.command.codes import RequestCode
@@ -55,7 +56,7 @@ OFFSET_RESET: Final = "OFFSET_RESET"
 
 
 class PullState(IntEnum):
-    """What a pull loop is doing."""
+    """The states of a pull loop."""
 
     IDLE = 0
     """Nothing is under way; only between two steps of one turn."""
@@ -73,7 +74,7 @@ class PullState(IntEnum):
 
 
 class PullEvent(IntEnum):
-    """What happens to a pull loop."""
+    """The events that change the state of a pull loop."""
 
     HOLD = 0
     CONNECT = 1
@@ -136,14 +137,14 @@ class PullSettings:
 
 
 class PullSink(Protocol):
-    """The consumer that takes the messages of a queue."""
+    """The consumer of a queue, as its pull loop uses it."""
 
     def hold(self, loop: "PullLoop") -> str | None:
         """Why the loop must not pull now, or None; the sink calls ``wake`` when it may."""
         ...
 
     def room(self, loop: "PullLoop") -> tuple[int, int]:
-        """How many messages, and bytes of them, the sink takes before it holds the loop."""
+        """How many messages and bytes the sink takes before it holds the loop."""
         ...
 
     def accept(self, loop: "PullLoop", messages: list[ReceivedMessage], next_offset: int) -> None:
@@ -155,7 +156,7 @@ class PullSink(Protocol):
         ...
 
     def offset_moved(self, loop: "PullLoop", queue_offset: int, *, is_ordered: bool) -> None:
-        """Continue at this offset: an operator ordered it, or the queue lacks the one asked for."""
+        """Continue at this offset: an operator ordered it, or the requested one does not exist."""
         ...
 
 
@@ -170,8 +171,10 @@ class PullLoop:
         "_errors_in_row",
         "_instance",
         "_loop",
+        "_namespace",
         "_number",
         "_one_by_one_until",
+        "_sandbox_filter",
         "_sent_at",
         "_settings",
         "_sink",
@@ -197,10 +200,13 @@ class PullLoop:
         subscription: SubscriptionData,
         settings: PullSettings,
         sink: PullSink,
+        sandbox_filter: SandboxFilter | None = None,
     ) -> None:
+        self._sandbox_filter = sandbox_filter
         self._instance = instance
         self._loop = asyncio.get_running_loop()
         self._settings = settings
+        self._namespace = instance.options.namespace.name
         self._sink = sink
         self._number = 0
         self._one_by_one_until = -1
@@ -238,9 +244,10 @@ class PullLoop:
         template: Callable[..., PullRequestTemplate] = PullRequestTemplate
         if credentials is not None:
             template = partial(SignedPullTemplate, credentials)
+        wrap = self._instance.options.namespace.wrap
         return template(
-            settings.group,
-            queue.topic,
+            wrap(settings.group),
+            wrap(queue.topic),
             queue.queue_id,
             expression_type=subscription.expression_type,
             subscription=subscription.sub_string if settings.sends_expression else None,
@@ -286,7 +293,7 @@ class PullLoop:
             channel.deadline_in(PULL_TIMEOUT_MS + self._settings.suspend_ms),
             lambda answer: self._answered(number, answer),
         )
-        # A pull is worth many messages: the broker works on it while we hand out those we have.
+        # Send the pull now: the broker works on it while the handlers get the last answer.
         channel.flush()
 
     def wake(self) -> None:
@@ -330,12 +337,12 @@ class PullLoop:
                 raise CometError(f"the route has no address for {self.queue.broker_name}")
             await self._instance.io.channel(address, self._instance.options.request_timeout_ms)
         except Exception as error:
-            # The broker may have moved; the new route is there before the next try.
+            # The broker may have moved; the next try uses the new route.
             self._instance.refresh_soon(self.queue.topic)
             if number == self._number:
                 self.state = move(self.state, PullEvent.END)
                 self._broker_id = 0
-                self._failed(f"{error}")
+                self._failed(str(error), is_logged=isinstance(error, ConnectFailed))
             return
         if number == self._number:
             self.state = move(self.state, PullEvent.END)
@@ -350,9 +357,15 @@ class PullLoop:
         try:
             if isinstance(answer, Exception):
                 self._broker_id = 0
-                self._failed(str(answer), at_once=isinstance(answer, RequestTimeout))
+                self._failed(
+                    str(answer),
+                    at_once=isinstance(answer, RequestTimeout),
+                    is_logged=isinstance(answer, ConnectFailed),
+                )
             elif answer.code in _PULL_ANSWERS:
-                self._errors_in_row = 0
+                if self._errors_in_row:
+                    self._errors_in_row = 0
+                    self._instance.io.outages.ended(f"pulls of {self.queue}")
                 self._take(answer)
             else:
                 self._refused(answer)
@@ -371,6 +384,13 @@ class PullLoop:
         next_offset = header.next_begin_offset
         if code == 0:
             messages, next_offset = self._messages(answer.body, next_offset)
+            if self._namespace:
+                for message in messages:
+                    message.within(self._namespace)
+            chosen = self._sandbox_filter
+            if chosen is not None and not chosen.is_ready(self.queue.topic, messages):
+                self._wait(PullEvent.PAUSE, PAUSE_UNKNOWN_S)  # the same messages again
+                return
             self.pull_count += 1
             self.pull_s += self._loop.time() - self._sent_at
             self.pulled_count += len(messages)
@@ -399,6 +419,8 @@ class PullLoop:
                 self.pull()
 
     def _matching(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        if self._sandbox_filter is not None:
+            messages = self._sandbox_filter.own_messages(messages)
         tags = self.subscription.tags_set
         if not tags:
             return messages
@@ -496,23 +518,23 @@ class PullLoop:
                 PullEvent.PAUSE, PAUSE_UNKNOWN_S if self._errors_in_row < 5 else PAUSE_ERROR_S
             )
 
-    def _failed(self, text: str, *, at_once: bool = False) -> None:
+    def _failed(self, text: str, *, at_once: bool = False, is_logged: bool = False) -> None:
+        """Pull again after a pause; ``is_logged`` says that the connection's loss is logged."""
         if self._instance.is_closed:
             return
         self._errors_in_row += 1
         self.last_error = text
-        # Log faults number 1, 2, 4, 8, ... in a row.
-        if self._errors_in_row & (self._errors_in_row - 1) == 0:
-            log.warning(
-                "pull of %s failed (%d in a row): %s", self.queue, self._errors_in_row, text
-            )
+        if is_logged:
+            log.debug("pull of %s failed: %s", self.queue, text)
+        else:
+            self._instance.io.outages.failed(f"pulls of {self.queue}", text)
         pause_s = min(PAUSE_ERROR_S * self._errors_in_row, PAUSE_ERROR_S_MAX)
         self._wait(PullEvent.PAUSE, 0.0 if at_once and self._errors_in_row < 2 else pause_s)
 
     # -- requests ---------------------------------------------------------------------------
 
     def _bulk_limits(self, address: str, begin: int) -> tuple[int, int] | None:
-        """The limits (messages, bytes) of a bulk pull; None where an ordinary pull is as good.
+        """The limits (messages, bytes) of a bulk pull; None if an ordinary pull is as good.
 
         A bulk pull serves a backlog, at a broker that offers bulk pulls, and brings no more than
         the sink takes.

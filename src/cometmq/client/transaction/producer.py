@@ -1,20 +1,23 @@
 """The asyncio producer of transactional messages.
 
-A half message is stored first, invisible to consumers.  Then the local transaction runs, and the
-broker is told to deliver the message or to drop it.  If the broker is not told, because the process
-died or the network failed, it asks any live producer of the group after some seconds, and the check
-function looks the transaction up.  So every producer of the group must be able to answer for all of
-them, and a producer registers at every broker before it sends anything.
+The producer first stores a half message, which consumers cannot see.  Then the local transaction
+runs, and the producer tells the broker to deliver the message or to drop it.  If the broker gets no
+answer, because the process died or the network failed, it asks any live producer of the group after
+some seconds, and the check function looks the transaction up.  So every producer of the group must
+be able to answer for all its transactions, and a producer registers at every broker before it sends
+anything.
 
-A half message is tried again under a new id until one is stored.  One that was stored although its
-answer was lost is rolled back by a check, since no local transaction knows its id.  While a local
-transaction runs in this process, its check is answered "unknown" without calling the function.
-Outcomes are remembered, so a lost end needs no look-up either.
+A half message is tried again under a new id until one is stored.  If a try was stored although its
+answer was lost, a check rolls it back, since no local transaction has its id.  While a local
+transaction runs in this process, its check is answered "unknown" without calling the function.  The
+producer remembers outcomes, so a check after a lost end does not call the function either.  A
+transaction that the program dropped without an end no longer runs: a check decides it.
 """
 
 import asyncio
 import inspect
 import logging
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,7 +28,7 @@ from cometmq.client.admin.calls import AdminCalls
 from cometmq.client.base.arguments import check_count
 from cometmq.client.base.synchronous import build_settings, same_arguments
 from cometmq.client.message.message import ReceivedMessage, split_messages
-from cometmq.client.producer.core import final_error
+from cometmq.client.producer.core import TRY_S_MIN, final_error
 from cometmq.client.producer.producer import Producer
 from cometmq.client.producer.sender import Sender
 from cometmq.client.producer.settings import ProducerSettings
@@ -65,7 +68,7 @@ REMEMBERED: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TransactionSettings(ProducerSettings):
-    """What a transactional producer takes; see `TransactionProducer` and `cometmq.Producer`."""
+    """The arguments of a transactional producer; see `TransactionProducer` and `Producer`."""
 
     group: str
     _: KW_ONLY
@@ -103,6 +106,7 @@ class TransactionProducer(Producer):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         settings = build_settings(TransactionSettings, arguments, options)
         self._set_up(settings)
+        self._role = f"transactional producer of group {self.group}"
         self._check = settings.check
         self._parallel_checks = settings.parallel_checks
         self._running: set[str] = set()
@@ -126,8 +130,7 @@ class TransactionProducer(Producer):
 
     def _start(self) -> Sender:
         sender = super()._start()
-        instance = self._instance
-        assert instance is not None
+        instance = sender.instance
         interval_ms = self.core.options.heartbeat_interval_ms
         instance.spawn(instance.every(interval_ms, self._register), "register")
         return sender
@@ -213,7 +216,9 @@ class TransactionProducer(Producer):
         timeout_ms: int | None = None,
         first_check_s: int | None = None,
     ) -> Transaction:
-        """Store a half message; `end` must follow.  `transaction` does both.
+        """Store a half message; `end` should follow.  `transaction` does both.
+
+        If the program drops the transaction without an end, a check decides.
 
         Raises:
             LocalProtocolError: the message is delayed or breaks a limit.
@@ -222,6 +227,7 @@ class TransactionProducer(Producer):
         """
         sent = await self._send_half(message, queue, timeout_ms, first_check_s)
         transaction = Transaction(message, sent)
+        weakref.finalize(transaction, self._running.discard, transaction.id).atexit = False
         if sent.status is not SendStatus.SEND_OK:
             await self.end(transaction, TransactionOutcome.ROLLBACK)
             raise SendFailed(
@@ -240,14 +246,12 @@ class TransactionProducer(Producer):
         self._remember(transaction.id, outcome)
         sent = transaction.sent
         try:
-            topic = await self._ready().topic(sent.message_queue.topic)
-            address = topic.addresses.get(sent.message_queue.broker_name)
-            if address is None:
-                address = instance.routes.address(sent.message_queue.broker_name)
-            if address is None:
-                raise SendFailed(f"no master of {sent.message_queue.broker_name} is known")
+            sender = self._ready()
+            topic = await sender.topic(sent.message_queue.topic)
             answer = await instance.io.request(
-                address, end_of_half(self.group, sent, outcome), self.core.timeout_ms
+                sender.address(topic, sent.message_queue),
+                end_of_half(self.group, sent, outcome),
+                self.core.timeout_ms,
             )
             if answer.code != 0:
                 raise remote_error(answer.code, answer.remark)
@@ -285,11 +289,11 @@ class TransactionProducer(Producer):
         if timeout_ms is None:
             timeout_ms = core.timeout_ms
         deadline = core.clock.monotonic() + timeout_ms / 1000
-        own = f"TRAN_MSG\x01true\x02PGROUP\x01{self.group}\x02"
+        group = core.options.namespace.wrap(self.group)
+        own = f"TRAN_MSG\x01true\x02PGROUP\x01{group}\x02"
         if first_check_s is not None:
             own += f"CHECK_IMMUNITY_TIME_IN_SECONDS\x01{int(first_check_s)}\x02"
         faults: list[Exception] = []
-        tries = 1 if queue is not None else core.tries
         while True:
             sender = self._ready()
             prepared = core.codec.prepare(message)
@@ -316,12 +320,23 @@ class TransactionProducer(Producer):
                 self._running.discard(prepared.message_id)
                 faults.append(error)
                 left_ms = int((deadline - core.clock.monotonic()) * 1000)
-                if len(faults) >= tries or left_ms <= 0 or not core.may_retry(error):
+                is_over = len(faults) >= core.tries or left_ms < TRY_S_MIN * 1000
+                if is_over or not core.may_retry(faults):
                     raise final_error(message.topic, faults) from error
-            pause_s = core.pause_before_retry(message.topic, len(faults))
-            await asyncio.sleep(min(pause_s, left_ms / 1000))
+            await asyncio.sleep(core.pause_before_retry(message.topic, len(faults), left_ms / 1000))
 
     # -- checks -----------------------------------------------------------------------------
+
+    def takes(self, command: RemotingCommand) -> bool:
+        """Whether a broker's request asks about a transaction of this group, or is a reply."""
+        if command.code != RequestCode.CHECK_TRANSACTION_STATE:
+            return super().takes(command)
+        try:
+            messages = split_messages(command.body, MessageQueue("", "", 0))
+            group = self.core.options.namespace.wrap(self.group)
+            return any(m.properties.get("PGROUP") == group for m in messages)
+        except CometError:
+            return False
 
     def serve(self, channel: Channel, command: RemotingCommand) -> RemotingCommand | None:
         """Answer a broker's request; checks of transactions wait for their turn."""
@@ -356,9 +371,12 @@ class TransactionProducer(Producer):
         messages = split_messages(command.body, queue)
         if len(messages) != 1:
             raise LocalProtocolError(f"it has {len(messages)} messages")
-        message = messages[0]
+        namespace = self.core.options.namespace
+        message = messages[0].within(namespace.name)
         message.message_queue = MessageQueue(
-            message.stored.topic, header.broker_name or "", message.stored.queue_id
+            namespace.unwrap(message.stored.topic),
+            header.broker_name or "",
+            message.stored.queue_id,
         )
         transaction_id = message.message_id
         outcome = self._outcomes.get(transaction_id)

@@ -40,6 +40,7 @@ Said: TypeAlias = TransactionOutcome | bool | None
 class TransactionResult(NamedTuple):
     """The result of `send_in_transaction`.
 
+    ``sent`` has no ``queue_offset``: the message gets its place in the queue with the commit.
     ``is_settled`` means that the broker has confirmed the outcome; otherwise it will ask.
     """
 
@@ -51,7 +52,7 @@ class TransactionResult(NamedTuple):
 class Transaction:
     """One transaction whose half message is stored; its id is the message's id."""
 
-    __slots__ = ("is_settled", "message", "outcome", "sent")
+    __slots__ = ("__weakref__", "is_settled", "message", "outcome", "sent")
 
     def __init__(self, message: Message, sent: SendResult) -> None:
         self.message = message
@@ -63,7 +64,7 @@ class Transaction:
 
     @property
     def id(self) -> str:
-        """Keep it with what the local transaction writes: the check gets it as ``message_id``."""
+        """The message's id.  Store it with the local transaction, because the check gets it."""
         return self.sent.message_id
 
     def commit(self) -> None:
@@ -95,7 +96,9 @@ class Transaction:
     def result(self) -> TransactionResult:
         """The result of this transaction."""
         outcome = TransactionOutcome.UNKNOWN if self.outcome is None else self.outcome
-        return TransactionResult(self.sent, outcome, self.is_settled)
+        # The offset of the half message is one of the broker's own topic.
+        sent = self.sent._replace(queue_offset=None)
+        return TransactionResult(sent, outcome, self.is_settled)
 
 
 LocalTransaction: TypeAlias = Callable[[Transaction], Said | Awaitable[Said]]
@@ -126,6 +129,7 @@ def outcome_of(said: object, function: str) -> TransactionOutcome:
 
 def end_of_half(group: str, sent: SendResult, outcome: TransactionOutcome) -> RemotingCommand:
     """The request with which the producer ends its transaction."""
+    assert sent.queue_offset is not None, "a half message is never delayed"
     header = EndTransactionHeader(
         producer_group=group,
         tran_state_table_offset=sent.queue_offset,

@@ -23,18 +23,18 @@ _NAMED: Final = {
     for sign in ("", "+", "-")
     for word in ("NaN", "Infinity")
 }
-# Java's trim() takes away everything up to the space, control characters included.
+# Java's trim() removes every character up to the space, control characters included.
 _TRIMMED: Final = "".join(map(chr, range(0x21)))
 _INTEGER_MAX: Final = 2**31 - 1
 _LONG_MAX: Final = 2**63 - 1
-# int() refuses more than 4,300 digits; more than these can only be zeros in front.
+# int() refuses more than 4,300 digits; a number that fits has only zeros beyond these.
 _DIGITS_READ: Final = 40
 
 
 def _whole(text: str, greatest: int, kind: str) -> int:
     # Digits of other scripts count, but only those that are one UTF-16 unit: Java looks at units.
     if _WHOLE.fullmatch(text) is None or not (text.isascii() or max(text) <= "\uffff"):
-        raise NotComparable(f"{text[:80]!r} is no whole number, as Java's {kind} wants it")
+        raise NotComparable(f"{text[:80]!r} is not a whole number that Java's {kind} accepts")
     if len(text) > _DIGITS_READ:
         rest = text[:-_DIGITS_READ].lstrip("+-")
         if any(int(digit) for digit in rest):

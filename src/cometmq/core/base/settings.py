@@ -43,11 +43,13 @@ NEAR: Final = 0.6
 
 
 def parse_settings(data: bytes, path: str) -> dict[str, Any]:
-    """The keys and values of a file: TOML, its tables laid flat, when its name ends in ``.toml``,
-    else Java properties.
+    """The keys and values of a configuration file.
+
+    A file whose name ends in ``.toml`` is TOML, and the keys of its tables count as if they stood
+    on the top level.  Any other file has Java properties.
 
     Raises:
-        ConfigError: no UTF-8 text, or no TOML.
+        ConfigError: the file is not UTF-8 text, or not TOML.
     """
     try:
         text = data.decode()
@@ -68,7 +70,7 @@ def parse_settings(data: bytes, path: str) -> dict[str, Any]:
 
 
 def setting_text(value: Any) -> str:
-    """A value as properties files have it."""
+    """A value in the form of properties files."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -91,7 +93,7 @@ def accepted_values(kind: Any) -> str:
 
 
 def unknown_key(key: str, wanted: str, keys: Iterable[str]) -> str:
-    """What to say of a key nobody knows; ``wanted`` is what it is compared by, without case."""
+    """The error text for an unknown key; names like ``wanted`` are proposed, case ignored."""
     by_lower = {key.lower(): key for key in keys}
     near = difflib.get_close_matches(wanted.lower(), sorted(by_lower), n=1, cutoff=NEAR)
     hint = f"; did you mean {by_lower[near[0]]}?" if near else ""
@@ -114,7 +116,7 @@ class Demand(NamedTuple):
 
 
 def values_of(demands: Mapping[str, Demand]) -> dict[str, str]:
-    """Return what holds for each key that RocketMQ's servers list."""
+    """The value that holds for each demand, as RocketMQ's servers list it."""
     return {key: demand.value for key, demand in demands.items() if demand.value}
 
 
@@ -133,7 +135,7 @@ TLS_DEMANDS: Final[Mapping[str, Demand]] = {
 
 
 class CheckedSettings(NamedTuple):
-    """What `SettingTable.check` makes of the settings."""
+    """The result of `SettingTable.check`."""
 
     values: dict[str, Any]
     """Effective keys with their converted values."""
@@ -152,8 +154,6 @@ class SettingTable:
         demands: keys of which only some values can be served.
     """
 
-    __slots__ = ("_ignored", "_kinds", "demands", "field_of_key")
-
     def __init__(
         self,
         struct: type[msgspec.Struct],
@@ -168,19 +168,19 @@ class SettingTable:
         self.demands = demands
 
     def ignored(self) -> tuple[str, ...]:
-        """List the keys that are accepted without effect, sorted."""
+        """The keys that are accepted without effect, sorted."""
         return tuple(sorted(self._ignored, key=str.lower))
 
     def all_keys(self) -> list[str]:
-        """List every key that is not refused as unknown."""
+        """Every key that is not refused as unknown."""
         return [*self._ignored, *self.demands, *self.field_of_key]
 
     def accepted(self, key: str) -> str:
-        """Describe the values that an effective key accepts."""
+        """A description of the values that an effective key accepts."""
         return accepted_values(self._kinds[self.field_of_key[key]])
 
     def texts(self, config: msgspec.Struct) -> dict[str, str]:
-        """Give the value of every effective key as text."""
+        """The value of every effective key as text."""
         return {
             key: setting_text(getattr(config, field)) for key, field in self.field_of_key.items()
         }

@@ -1,11 +1,10 @@
 """The local offset file of broadcasting consumers, in Java's own format.
 
-Job: text of ``offsets.json`` from offsets, and back.
-Must not: touch files.
+The module encodes and decodes the text of ``offsets.json`` and touches no files.  A Java client
+reads our file and we read its file.
 
 Format (``OffsetSerializeWrapper`` through fastjson; docs/internals/delivery.md#consumer-offsets):
-an object whose keys are bare objects, with tabs and a line per field, so that a Java client reads
-ours and we read theirs::
+an object whose keys are objects without quotes, indented by tabs, with one field per line::
 
     {
     \t"offsetTable":{{
@@ -21,14 +20,15 @@ from collections.abc import Mapping
 
 from cometmq.errors import CodecError
 from cometmq.model import MessageQueue
+from cometmq.model.offsets import ConsumerOffset
 from cometmq.wire.command.command import encode_json_text
 from cometmq.wire.command.fastjson import loads_object, queue_from_json
 
 __all__ = ["decode_offset_file", "encode_offset_file"]
 
 
-def encode_offset_file(offsets: Mapping[MessageQueue, int]) -> str:
-    """The file's text, queues in order."""
+def encode_offset_file(offsets: Mapping[MessageQueue, ConsumerOffset]) -> str:
+    """The file's text, with the queues sorted."""
     entries: list[str] = []
     for queue in sorted(offsets):
         entries.append(
@@ -39,14 +39,18 @@ def encode_offset_file(offsets: Mapping[MessageQueue, int]) -> str:
     return '{\n\t"offsetTable":{' + ",".join(entries) + "\n\t}\n}"
 
 
-def decode_offset_file(text: bytes) -> dict[MessageQueue, int]:
-    """The offsets of a file; raises CodecError when it is not one."""
+def decode_offset_file(text: bytes) -> dict[MessageQueue, ConsumerOffset]:
+    """The offsets of a file.
+
+    Raises:
+        CodecError: the text is not that of an offset file.
+    """
     table = loads_object(text, "offsets.json").get("offsetTable", {})
     if not isinstance(table, Mapping):
         raise CodecError("offsets.json: offsetTable is not an object")
-    offsets: dict[MessageQueue, int] = {}
+    offsets: dict[MessageQueue, ConsumerOffset] = {}
     for key, value in table.items():
         if not isinstance(value, int) or isinstance(value, bool):
             raise CodecError(f"offsets.json: the offset of {key} is {value!r:.50}, not a number")
-        offsets[queue_from_json(key)] = value
+        offsets[queue_from_json(key)] = ConsumerOffset(value)
     return offsets

@@ -9,9 +9,9 @@ a strand and its steps:
       ^                |
       +---resume-- SUSPENDED <--fail--
 
-A failed batch runs again with the same messages, less those at its front that were finished.
-`core.process_queue` decides what may be committed: it holds back every offset from the first
-unfinished message on, whatever its strand.
+A failed batch runs again with the same messages, except those at its front that were finished.
+`core.consume.process_queue` decides which offset may be committed: the first unfinished message of
+any strand holds back all later offsets.
 
 Source: ``ConsumeMessageOrderlyService`` of RocketMQ 5.4.0 for order by queue; strands are ours.
 """
@@ -72,15 +72,15 @@ class GiveBack:
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """The message and all later ones of its message group leave the strand; see `core.parking`."""
+    """The message and all later ones of its group are parked; see `core.extensions.parking`."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrderPolicy:
     """The settings of an ordered consumer.
 
-    ``max_reconsume_times`` counts tries after the first.  ``park_after`` counts tries with the
-    first; None means never.
+    ``max_reconsume_times`` counts the tries after the first.  ``park_after`` counts all tries, the
+    first included; None means that nothing is parked.
     """
 
     suspend_ms: int = SUSPEND_MS
@@ -94,7 +94,7 @@ class OrderPolicy:
         18 for the pause of that level.  ``reconsume_times`` counts earlier failures.
         """
         if delay_level == DELAY_LEVEL_DEAD_LETTER or reconsume_times >= self.max_reconsume_times:
-            # A retry topic would let later messages pass this one, so only a dead letter is left.
+            # In a retry topic later messages would overtake this one, so it becomes a dead letter.
             return GiveBack(DELAY_LEVEL_DEAD_LETTER)
         if self.park_after is not None and reconsume_times + 1 >= self.park_after:
             return Park()
@@ -104,7 +104,7 @@ class OrderPolicy:
 
 
 class StrandState(IntEnum):
-    """What a strand is doing."""
+    """The states of a strand."""
 
     READY = 0
     """It has messages and waits for its turn."""
@@ -117,7 +117,7 @@ class StrandState(IntEnum):
 
 
 class StrandEvent(IntEnum):
-    """What happens to a strand."""
+    """The events that change the state of a strand."""
 
     TAKE = 0
     DONE = 1
@@ -168,13 +168,11 @@ class _Strand(Generic[M]):
 class Strands(Generic[M]):
     """The strands of one queue."""
 
-    __slots__ = ("_ready", "_strands", "running_count")
+    __slots__ = ("_ready", "_strands")
 
     def __init__(self) -> None:
         self._strands: dict[str, _Strand[M]] = {}
         self._ready: deque[str] = deque()
-        self.running_count = 0
-        """How many strands have messages in the handler."""
 
     @property
     def is_ready(self) -> bool:
@@ -211,7 +209,6 @@ class Strands(Generic[M]):
         strand.state = move_strand(strand.state, StrandEvent.TAKE)
         count = min(strand.same_count or count_max, len(strand.messages))
         strand.running = count
-        self.running_count += 1
         messages = strand.messages
         return name, [messages[index] for index in range(count)]
 
@@ -270,7 +267,6 @@ class Strands(Generic[M]):
             popleft()
         strand.running = 0
         strand.same_count = failed_count
-        self.running_count -= 1
         return strand
 
     def _remove(self, name: str, strand: _Strand[M]) -> None:

@@ -1,21 +1,24 @@
-"""What a consumer holds of one queue: pulled, not yet finished, and how far it may commit.
+"""The progress of a consumer in one queue: pulled and unfinished offsets, and the commit offset.
 
-Job: the bookkeeping of ``ProcessQueue`` of RocketMQ 5.4.0: flow control and the commit offset.
-Must not: hold messages (their consumer does), do I/O or read a clock.
+This is the bookkeeping of ``ProcessQueue`` of RocketMQ 5.4.0: flow control and the commit offset.
+It stores offsets only (the consumer has the messages), does no I/O and reads no clock.
 
-Theory: messages arrive in the order of their queue offsets and finish in any order.  What may be
-committed is the smallest offset that is still outstanding, or the offset after the last pull if
-nothing is; an answer that skipped filtered messages moves that end on without adding anything.
+Messages arrive in the order of their queue offsets and finish in any order.  An offset is
+*outstanding* from its pull until its message is finished.  The commit offset is the smallest
+outstanding offset, or the next offset to pull if none is outstanding.  An answer that skipped
+filtered messages moves the next offset to pull without adding anything.
 
     committed ≤ next_outstanding ≤ pulled (the next offset to pull)
 
-The outstanding offsets are the keys of one dict (insertion order is offset order), so adding,
-finishing and looking at a whole pull cost one C call each.
+The outstanding offsets are the keys of one dict, whose insertion order is the order of offsets.  So
+adding, finishing and counting a whole pull cost one C call each.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
+
+from cometmq.model.offsets import ConsumerOffset
 
 __all__ = ["FlowLimits", "ProcessQueue"]
 
@@ -26,10 +29,11 @@ SPAN_MAX: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class FlowLimits:
-    """When a queue stops pulling: Java's thresholds per queue.
+    """Java's thresholds per queue, at which a queue stops pulling.
 
-    ``count_max`` messages or ``size_bytes_max`` bytes held, or ``span_max`` between the smallest
-    and the largest held offset: the span bounds what a crash repeats when one handler hangs.
+    ``count_max`` and ``size_bytes_max`` limit the messages and bytes that are outstanding.
+    ``span_max`` limits the distance between the smallest and the largest outstanding offset, and so
+    the messages that are consumed again after a crash while one handler hangs.
     """
 
     count_max: int = COUNT_MAX
@@ -40,8 +44,8 @@ class FlowLimits:
 class ProcessQueue:
     """Progress of one queue in one consumer.
 
-    ``pull_offset`` is the next offset to pull; ``dropped`` says that the queue was given away and
-    nothing it holds may be committed any more.
+    ``pull_offset`` is the next offset to pull.  ``dropped`` says that this consumer no longer owns
+    the queue, so it may not commit offsets of it any more.
     """
 
     __slots__ = (
@@ -70,38 +74,38 @@ class ProcessQueue:
 
     @property
     def count(self) -> int:
-        """Messages pulled and not finished."""
+        """How many messages are outstanding."""
         return len(self._outstanding)
 
     @property
     def first_outstanding(self) -> int | None:
-        """The smallest unfinished offset."""
+        """The smallest outstanding offset."""
         return next(iter(self._outstanding), None)
 
     @property
     def last_outstanding(self) -> int | None:
-        """The largest unfinished offset."""
+        """The largest outstanding offset."""
         return next(reversed(self._outstanding), None)
 
     @property
-    def commit_offset(self) -> int:
-        """Every message below this offset is finished (or was filtered out)."""
+    def commit_offset(self) -> ConsumerOffset:
+        """The offset below which every message is finished or was filtered out."""
         for queue_offset in self._outstanding:
-            return queue_offset
-        return self.pull_offset
+            return ConsumerOffset(queue_offset)
+        return ConsumerOffset(self.pull_offset)
 
     @property
     def span(self) -> int:
-        """Distance between the smallest and the largest unfinished offset."""
+        """Distance between the smallest and the largest outstanding offset."""
         first = self.first_outstanding
         last = self.last_outstanding
         return 0 if first is None or last is None else last - first
 
     @property
     def ahead(self) -> int:
-        """Distance between the smallest unfinished offset and the next to pull.
+        """Distance between the smallest outstanding offset and the next offset to pull.
 
-        A crash repeats at most so many messages; unlike `span` it counts finished ones.
+        A crash repeats at most this many messages; unlike `span` it counts finished ones too.
         """
         for queue_offset in self._outstanding:
             return self.pull_offset - queue_offset
@@ -110,26 +114,26 @@ class ProcessQueue:
     def add(
         self, queue_offsets: Sequence[int], sizes: Sequence[int], next_offset: int, now_ms: int
     ) -> None:
-        """Take in one pull: ascending offsets, the bytes of each, and where to pull next."""
+        """Add the messages of one pull: ascending offsets, their sizes, the next offset to pull."""
         self._outstanding.update(zip(queue_offsets, sizes, strict=True))
         self.size_bytes += sum(sizes)
         self.pull_offset = next_offset
         self.last_pull_ms = now_ms
 
     def skip_to(self, next_offset: int, now_ms: int) -> None:
-        """The broker had nothing that matches up to ``next_offset``."""
+        """Continue at ``next_offset``, because no message before it matches."""
         self.pull_offset = next_offset
         self.last_pull_ms = now_ms
 
     def finish(self, queue_offset: int) -> None:
-        """One message is done (or went to the retry topic); unknown offsets are ignored."""
+        """Note that a message is done, or is in the retry topic; other offsets are ignored."""
         size = self._outstanding.pop(queue_offset, None)
         if size is not None:
             self.size_bytes -= size
             self.finished_count += 1
 
     def finish_all(self, queue_offsets: Iterable[int]) -> None:
-        """Many messages are done."""
+        """Note that many messages are done."""
         pop = self._outstanding.pop
         size_bytes = 0
         count = 0
@@ -142,13 +146,13 @@ class ProcessQueue:
         self.finished_count += count
 
     def room(self, limits: FlowLimits) -> tuple[int, int]:
-        """How many messages and bytes may come before a limit is reached; never negative."""
+        """How many messages and bytes may still be pulled before a limit; never negative."""
         held = len(self._outstanding)
         count = min(limits.count_max - held, limits.span_max - (self.span if held else 0))
         return max(0, count), max(0, limits.size_bytes_max - self.size_bytes)
 
     def blocked_by(self, limits: FlowLimits) -> str | None:
-        """None if the queue may pull, else which limit it has reached, with both numbers."""
+        """None if the queue may pull, else a text with the limit it has reached and its value."""
         count = len(self._outstanding)
         if count >= limits.count_max:
             return f"{count} messages held, limit {limits.count_max}"

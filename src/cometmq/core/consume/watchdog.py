@@ -22,7 +22,7 @@ __all__ = ["QueueHealth", "QueueSample", "QueueWatch"]
 
 
 class QueueHealth(Enum):
-    """Whether a queue makes progress, and what holds it up otherwise."""
+    """Whether a queue makes progress, and the cause if it does not."""
 
     HEALTHY = "healthy"
     IDLE = "idle"

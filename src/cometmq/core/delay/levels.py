@@ -1,10 +1,10 @@
-"""The delay levels: their text, their times, and which message is due.
+"""The delay levels of ``messageDelayLevel`` and the delivery times that follow from them.
 
-Job: parse ``messageDelayLevel`` and compute levels and delivery times.  It must not read the
-store or the clock.
+The module reads neither the store nor the clock.
 
-Level n (from 1) waits the n-th time of the text; its messages wait in queue n-1 of
-SCHEDULE_TOPIC_XXXX, whose tag code is the delivery time (ScheduleMessageService, RocketMQ 5.4).
+A message of level n (from 1) is delayed by the n-th time of the text.  Until then it is in queue
+n-1 of SCHEDULE_TOPIC_XXXX, where its tag code is the delivery time (ScheduleMessageService,
+RocketMQ 5.4).
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class DelayLevels:
-    """The table of delays; level numbers begin at 1."""
+    """The table of delays; level numbers begin at 1.
 
-    __slots__ = ("delays_ms", "text")
+    Raises:
+        ConfigError: the text is empty, or a part of it is not a number with a unit.
+    """
 
     def __init__(self, text: str = DEFAULT_DELAY_LEVELS) -> None:
         self.text = text
@@ -32,27 +34,27 @@ class DelayLevels:
 
     @property
     def max_level(self) -> int:
-        """Give the highest level."""
+        """The highest level."""
         return len(self.delays_ms)
 
     def clamp(self, level: int) -> int:
-        """Give the level a request for `level` gets: too large becomes the largest."""
+        """The level that a request for ``level`` gets, at most the highest."""
         return min(level, len(self.delays_ms))
 
     def delay_ms(self, level: int) -> int:
-        """Give the delay of a level, in milliseconds."""
+        """The delay of a level, in milliseconds."""
         return self.delays_ms[level - 1]
 
     def deliver_time_ms(self, level: int, store_ms: int) -> int:
-        """Give the time at which a message stored at `store_ms` is due."""
+        """The time at which a message stored at ``store_ms`` is due, in ms since 1970."""
         return store_ms + self.delays_ms[level - 1]
 
     def table(self) -> dict[int, int]:
-        """Map each level to its delay in milliseconds."""
+        """The delay of each level, in milliseconds."""
         return dict(enumerate(self.delays_ms, 1))
 
     def due_in_ms(self, level: int, deliver_time_ms: int, now_ms: int) -> int:
-        """Give how long to wait for a message, at most the level's own delay.
+        """Milliseconds until a message is due, at most the level's own delay.
 
         A delivery time further away than the delay means that the clock moved back; the message
         is then due at once (correctDeliverTimestamp).

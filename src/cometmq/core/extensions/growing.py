@@ -1,46 +1,55 @@
 """How an ordered topic gets more queues, or fewer, without breaking the order of a message group.
 
-Job: the layouts of a topic, what its attributes say of a change, and the two decisions: where a
-producer sends a group, and whether a broker may store it there.  It must not do I/O.
+The module computes the layouts of a topic and reads a change from the topic's attributes.  It takes
+two decisions: to which queue a producer sends a message group, and whether a broker may store the
+message there.  It does no I/O.
 
-RocketMQ takes ``hash % queues`` of the present route, so every change of the number breaks order.
-Here a change has a *growth*: the old layout, the new one, and an epoch that counts them.  A group
-is at home in the queue that ``hash % queues`` gives for a layout.  It moves when its *bucket* does:
-each queue's groups fall into 256 buckets by their hash, and *the broker of the old queue alone*
-decides when a bucket moves.  That queue is the one place where all its messages pass, so no clock
-and no agreement between producers is needed.
+RocketMQ computes ``hash % queues`` over the present route, so every change of the number of queues
+breaks order.  CometMQ records such a change as a *growth*: the old layout, the new layout, and an
+epoch that counts growths.  The *home* of a group in a layout is the queue that ``hash % queues``
+selects there.  The groups of each old queue fall into 256 *buckets* by their hash, and a bucket
+moves as a whole.  Only the broker of the old queue decides when a bucket moves.  All messages of
+the bucket pass through that broker, so the decision needs no clock and no agreement between
+producers.
 
-Attributes of the topic, the same on every broker but for the last:
+A growth is stored in the attributes of the topic.  Every broker has the same values, except for
+``group.moved``:
 
-- ``group.epoch``: 1 for the first growth; ``group.layout.old`` and ``group.layout``:
-  ``broker-a:4;broker-b:4``, in the order in which the hash selects;
-- ``group.phase``: ``prepared`` (the old layout holds for groups), ``moving``, ``closing``, or
-  ``complete`` (the new layout holds for all groups);
-- ``group.moved``: the broker's own queues, ``0:*;1:ff00..`` with a bit for each moved bucket.
+- ``group.epoch``: 1 for the first growth;
+- ``group.layout.old`` and ``group.layout``: ``broker-a:4;broker-b:4``, in the order in which the
+  hash selects;
+- ``group.phase``: ``prepared`` (groups use the old layout), ``moving``, ``closing``, or
+  ``complete`` (all groups use the new layout);
+- ``group.moved``: ``0:*;1:ff00..``, for each of the broker's own queues a bit per moved bucket.
 
-The admin call writes ``prepared`` with the new number of queues in one request to each broker, in
-the order of their names; a broker refuses another growth until all its own buckets have moved.
-Only when every broker is prepared does it write ``moving`` to all.  From then on a broker marks a
-bucket as moved when every consumer group has committed past the bucket's last message, makes that
-durable, and only then refuses the bucket's groups at the old queue (code GROUP_MOVED).
+The admin call first sends ``prepared`` and the new number of queues to each broker, in the order of
+the brokers' names.  A broker refuses another growth until all its own buckets have moved.  When
+every broker is prepared, the admin call writes ``moving`` to all of them.  From then on a broker
+marks a bucket as moved when every consumer group has committed past the bucket's last message.  It
+makes the mark durable, and then refuses the bucket's groups at the old queue (code GROUP_MOVED).
 
-A producer sends a group to its old home until it has seen there that the bucket moved, then to the
-new one.  Each such send carries epoch and hash.  The old home decides by the bucket alone, so what
-a producer believes does not matter there.  The new home takes a group only from a producer of its
-own epoch: that one has asked the old home.  So no message of a group is stored in the new queue
-before all those in the old one are consumed, and none in the old one after that; it holds for
-producers that learn late, for crashes (no mark is used before it is durable; what a broker has
-forgotten counts as the end of the queue), and for consumer groups that are offline, since a stored
-offset counts.  A bucket that always has something under way moves in ``closing`` only: then its
-sends wait, at most as long as consumers need for what they have.
+A producer sends a group to its old home until that broker has answered that the bucket moved, then
+to the new home.  Each send carries epoch and hash.  The old home decides by the bucket alone,
+whatever the producer believes.  The new home accepts a group only from a producer that knows its
+epoch, because such a producer has asked the old home before.  Therefore the new queue gets a
+group's first message only after all its messages in the old queue are consumed, and the old queue
+gets none after that.
+
+- This holds for producers that learn of the growth late.
+- It holds after crashes: a broker uses no mark before it is durable, and after a restart it takes
+  the end of the queue as the bucket's last message.
+- It holds for consumer groups that are offline, because their stored offset counts.
+
+A bucket that never runs empty moves only in the phase ``closing``: its sends then wait until
+consumers have finished the messages that are already stored.
 
 When every broker of the old layout has marked all its buckets, the admin call writes ``complete``
-to all brokers.  A producer that reads it at any one of them needs no marks, so a broker that is not
-in the new layout may go for good.
+to all brokers.  A producer that reads ``complete`` at any broker needs no marks, so a broker that
+is not in the new layout can be removed.
 
-A transactional message is placed when its half message is stored, and a bucket with an open
-transaction stays where it is.  Messages without epoch and hash (Java's producers, delays) are left
-alone.
+A transactional message gets its queue when its half message is stored, and a bucket with an open
+transaction does not move.  Messages without epoch and hash (from Java's producers, and delayed
+ones) take no part in this.
 """
 
 from collections.abc import Iterable, Mapping
@@ -65,10 +74,11 @@ __all__ = [
     "decide_store",
     "group_hash",
     "parse_group_field",
+    "takes_mixed_batch",
 ]
 
 BUCKET_COUNT: Final = 256
-"""A multiple keeps few groups together; the marks of a queue still are 64 hex digits."""
+"""Enough that few groups share a bucket; the marks of a queue still fit into 64 hex digits."""
 ALL_MOVED: Final = (1 << BUCKET_COUNT) - 1
 GROUP_FIELD: Final = "cmqGroup"
 """Ext field of a send by message group: ``epoch:hash``; a batch of many groups has no hash."""
@@ -86,7 +96,10 @@ def group_hash(group: str) -> int:
 
 
 def bucket_of(group_hash: int) -> int:
-    """The bucket of a group inside its queue; mixed, since all hashes there are equal mod count."""
+    """The bucket of a group inside its queue.
+
+    The hash is mixed first, because all hashes of a queue are equal modulo the number of queues.
+    """
     return ((group_hash * _MIX) & 0xFFFFFFFF) >> 24
 
 
@@ -106,7 +119,7 @@ class Layout:
         """Read ``broker-a:4;broker-b:4``.
 
         Raises:
-            ConfigError: another form.
+            ConfigError: the text has another form.
         """
         counts: dict[str, int] = {}
         for item in text.split(";"):
@@ -152,9 +165,10 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """A change of layout as one broker's attributes have it, or as a producer gathered it.
+    """A change of layout, from the attributes of one broker or gathered from several brokers.
 
-    ``moved`` has the marks by queue of the old layout: broker name and queue id to a bit set.
+    ``moved`` maps queues of the old layout (broker name and queue id) to a bit set of their moved
+    buckets.
     """
 
     epoch: int
@@ -165,10 +179,10 @@ class Growth:
 
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, str], broker_name: str) -> "Growth | None":
-        """What a broker's topic attributes say; None for a topic that never grew.
+        """The growth in a broker's topic attributes; None for a topic that never grew.
 
         Raises:
-            ConfigError: attributes of another form.
+            ConfigError: the attributes do not have the form above.
         """
         if EPOCH not in attributes:
             return None
@@ -207,7 +221,7 @@ class Growth:
         return attributes
 
     def is_moved(self, group_hash: int) -> bool:
-        """Whether the group's old home has marked its bucket as moved, as far as we know."""
+        """Whether the marks gathered so far include the group's bucket at its old home."""
         if self.phase is Phase.COMPLETE:
             return True
         bits = self.moved.get(self.old.home(group_hash), 0)
@@ -229,7 +243,7 @@ class Growth:
         ]
 
     def unmoved_queues_of(self, broker_name: str) -> list[int]:
-        """The ids of those queues at one broker."""
+        """The ids of one broker's queues with buckets that have not moved."""
         return [queue_id for name, queue_id in self.unmoved_queues() if name == broker_name]
 
     @property
@@ -239,12 +253,12 @@ class Growth:
 
     @property
     def brokers(self) -> frozenset[str]:
-        """Names of the brokers a producer has to ask: once complete, those of the new layout."""
+        """The brokers that a producer asks: all, or those of the new layout once it is complete."""
         old = () if self.phase is Phase.COMPLETE else self.old.brokers
         return frozenset(name for name, _ in (*old, *self.new.brokers))
 
     def has_come_to(self, epoch: int, phase: Phase) -> bool:
-        """Whether this growth is the one of ``epoch`` and in this phase or a later one."""
+        """Whether this growth has this epoch, and this phase or a later one."""
         order = list(Phase)
         return self.epoch == epoch and order.index(self.phase) >= order.index(phase)
 
@@ -284,7 +298,7 @@ def check_change(present: Growth | None, wanted: Growth | None, broker_name: str
     """
     if present is None or wanted is None:
         return
-    left = present.unmoved_queues_of(broker_name)
+    unmoved = present.unmoved_queues_of(broker_name)
     if wanted.epoch == present.epoch and (wanted.old, wanted.new) == (present.old, present.new):
         order = list(Phase)
         if order.index(wanted.phase) < order.index(present.phase):
@@ -292,25 +306,25 @@ def check_change(present: Growth | None, wanted: Growth | None, broker_name: str
                 f"growth {present.epoch} is {present.phase.value} and cannot be "
                 f"{wanted.phase.value} again"
             )
-        if wanted.phase is Phase.COMPLETE and left:
+        if wanted.phase is Phase.COMPLETE and unmoved:
             raise ConfigError(
                 f"growth {present.epoch} is not complete: {broker_name} has groups left in "
-                f"{len(left)} queues (cometmq topic growth)"
+                f"{len(unmoved)} queues (cometmq topic growth)"
             )
         return
-    if wanted.epoch != present.epoch + 1 or wanted.old != present.new or left:
+    if wanted.epoch != present.epoch + 1 or wanted.old != present.new or unmoved:
         raise ConfigError(
             f"growth {present.epoch} from {present.old} to {present.new} is "
-            f"{present.phase.value}, with groups left in {len(left)} queues of {broker_name}; the "
-            "next one starts when it is complete (cometmq topic growth)"
+            f"{present.phase.value}, with groups left in {len(unmoved)} queues of {broker_name}; "
+            "the next one starts when it is complete (cometmq topic growth)"
         )
 
 
 def parse_group_field(text: str) -> tuple[int, int | None]:
-    """Epoch and hash of a send; a hash of None means many groups.
+    """Epoch and hash of a send; the hash is None for a batch of many groups.
 
     Raises:
-        ConfigError: another form.
+        ConfigError: the text is not ``epoch:hash``.
     """
     epoch, separator, number = text.partition(":")
     if not separator or not epoch.isdigit() or not (number.isdigit() or not number):
@@ -322,17 +336,17 @@ class StoreDecision(Enum):
     """What a broker does with a send by message group."""
 
     STORE = "store"
-    STORE_AND_NOTE = "store, and note its place: the bucket waits for it"
-    MOVED = "refuse: it is at home elsewhere, or the producer must look first"
-    WAIT = "refuse for now: its bucket is being closed"
+    STORE_AND_NOTE = "store, and note its offset: the bucket moves after it is consumed"
+    MOVED = "refuse: another queue is its home, or the producer must ask the old home first"
+    WAIT = "refuse for now: the bucket is closing"
 
 
 def decide_store(
-    growth: Growth, queue: tuple[str, int], epoch: int, group_hash: int | None
+    growth: Growth, queue: tuple[str, int], epoch: int, group_hash: int
 ) -> StoreDecision:
-    """Whether the broker of a queue may store a message of a group there.
+    """Decide whether the broker of a queue stores a message of a group there.
 
-    | queue is the group's     | bucket moved | phase    | epoch    | verdict        |
+    | queue is the group's     | bucket moved | phase    | epoch    | decision       |
     |--------------------------|--------------|----------|----------|----------------|
     | old home and new home    | any          | any      | any      | STORE          |
     | old home                 | no           | closing  | any      | WAIT           |
@@ -340,15 +354,8 @@ def decide_store(
     | old home                 | yes          | any      | any      | MOVED          |
     | new home                 | unknown here | any      | >= own   | STORE          |
     | new home                 | unknown here | any      | older    | MOVED          |
-    | none of them             | any          | any      | any      | MOVED          |
-
-    A batch of many groups is stored in the new layout only, when this queue has nothing to move.
+    | neither of its homes     | any          | any      | any      | MOVED          |
     """
-    name, queue_id = queue
-    if group_hash is None:
-        is_new = queue_id < growth.new.count_of(name)
-        is_settled = epoch >= growth.epoch and queue not in growth.unmoved_queues()
-        return StoreDecision.STORE if is_new and is_settled else StoreDecision.MOVED
     is_old_home = growth.old.home(group_hash) == queue
     is_new_home = growth.new.home(group_hash) == queue
     if is_old_home and is_new_home:
@@ -360,11 +367,19 @@ def decide_store(
     return StoreDecision.STORE if is_new_home and epoch >= growth.epoch else StoreDecision.MOVED
 
 
-class QueueDrain:
-    """What a broker remembers of one old queue: up to where each bucket has to be consumed.
+def takes_mixed_batch(growth: Growth, queue: tuple[str, int], epoch: int) -> bool:
+    """Whether a broker stores a batch of many groups: in a queue of the new layout whose own
+    buckets have all moved."""
+    name, queue_id = queue
+    is_new = queue_id < growth.new.count_of(name)
+    return is_new and epoch >= growth.epoch and queue not in growth.unmoved_queues()
 
-    ``floor`` is the queue's end when the broker began to look: nothing is known about what lies
-    before it, so every bucket waits for that at least.
+
+class QueueDrain:
+    """For each bucket of an old queue, the offset up to which consumers must be before it moves.
+
+    ``floor`` is the queue's end when the broker began to note messages.  The buckets of the
+    messages before it are not known, so every bucket waits at least for ``floor``.
     """
 
     __slots__ = ("_needed", "floor")
@@ -374,11 +389,11 @@ class QueueDrain:
         self._needed: dict[int, int] = {}
 
     def note(self, bucket: int, end_offset: int) -> None:
-        """A message of the bucket was stored; the queue now ends at ``end_offset``."""
+        """Note a stored message of the bucket; the queue now ends at ``end_offset``."""
         self._needed[bucket] = end_offset
 
     def drained(self, consumed_offset: int, moved: int) -> int:
-        """The buckets, not yet in ``moved``, of which all messages are consumed."""
+        """The bit set of buckets outside ``moved`` whose messages are all consumed."""
         bits = 0
         for bucket in range(BUCKET_COUNT):
             if not moved >> bucket & 1:
@@ -389,12 +404,13 @@ class QueueDrain:
 
 
 def consumed_offset(offsets: Iterable[int | None], first_offset: int, end_offset: int) -> int:
-    """How far *all* groups are: the smallest of their offsets, None for one that has none yet.
+    """The offset that *all* groups have reached: the smallest of theirs, ``end_offset`` for none.
 
-    What retention has deleted (before ``first_offset``) can no longer be consumed; without any
-    group there is nobody to wait for.
+    An offset of None belongs to a group that has not committed yet.  It counts as
+    ``first_offset``, as does every offset that retention has passed.
     """
     least = end_offset
-    for own in offsets:
-        least = min(least, first_offset if own is None else max(own, first_offset))
+    for group_offset in offsets:
+        reached = first_offset if group_offset is None else max(group_offset, first_offset)
+        least = min(least, reached)
     return least

@@ -1,57 +1,59 @@
-"""Parked message groups: which ones are parked, with which messages, folded from the parking topic.
+"""Parked message groups: the records of a parking topic, and the state that they add up to.
 
-Job: the records of a parking topic, and the state that follows from reading them in order.
-Must not: do I/O, run handlers, or know who owns a queue;
-`cometmq.client.extensions.parking.parking` does.
+The module does no I/O, runs no handlers and does not know which member owns a queue; that is the
+task of `cometmq.client.extensions.parking.parking`.
 
-After N failed tries of an ordered message it and the later messages of its group are copied to the
-topic ``%PARK%<consumer group>``, one queue on the broker of the message's own queue, and the other
-groups flow on.  That queue is the only truth about what is parked.  It is a log of records:
+When an ordered message has failed N times, a consumer copies it and the later messages of its group
+to the topic ``%PARK%<consumer group>``, and the other groups continue.  The topic has one queue on
+each broker, for the messages of that broker's queues.  This queue alone defines what is parked.  It
+is a log of records:
 
     failed   a copy of the message that failed too often; its lane is parked from here on
-    behind   a copy of a message that came while its lane was parked
+    behind   a copy of a message that arrived while its lane was parked
     retry    an operator's order: consume the lane's messages again, in order
-    halt     a retried message failed too often again: the lane stands still until the next order
+    halt     a retried message failed too often again; the lane waits for the next order
     done     the lane's messages up to an offset were consumed
-    skip     the same, but an operator gave them up
-    moved    a copy of a copy, further on in the log, where retention does not come so soon
-    move     the lane consists of its `moved` copies now, and of what came meanwhile
+    skip     the lane's messages up to an offset were given up by an operator
+    moved    a copy of a copy nearer to the log's end, where retention arrives later
+    move     the lane now consists of its `moved` copies, followed by those that arrived meanwhile
 
-and `ParkingLog` folds them, the same for every reader.  A lane (a message group of a topic, or one
-queue's messages without a group) is
+`ParkingLog` applies them in order, so every reader computes the same state.  A *lane* is a message
+group of a topic, or all messages of one queue that have no group:
 
-    flowing --failed--> PARKED --retry--> RETRYING --done/skip of the last one--> flowing
+    flowing --failed--> PARKED --retry--> RETRYING --done/skip of the last copy--> flowing
                           ^                  |
                           +------- halt -----+
 
-Why order holds.  One member at a time has a queue (the broker's lock), and it
+Why order holds: one member at a time owns a queue (by the broker's lock), and this member follows
+four rules.
 
-1. reads the log up to its end before it handles the queue's first message, so it knows every lane
-   that was parked by whoever had the queue before: a message counts as consumed only when its
-   copy was acknowledged *and* read back, so what is committed is in the log;
-2. sends what comes for a parked lane to the log's end, each when the one before was read back,
-   and never to the handler; so the log holds the lane's messages in their order, also where a
-   broker loses what it had acknowledged (a power cut with asynchronous flush);
-3. when told to retry, hands the lane's messages to the handler from the log, the first first, each
-   when the one before was consumed, and notes that with `done`.  What comes meanwhile goes behind;
-4. leaves the parked state only when it has read a `done` or `skip` after which the lane is empty,
-   so all its messages were consumed or given up, and none is on its way: a copy that is still on
-   its way keeps later messages waiting.  If it comes after that record, the lane is empty and the
-   copy is one that was `behind`: it opens the lane again as RETRYING, to be consumed at once.
+1. It reads the log to its end before it handles the queue's first message, so it knows every lane
+   that the previous owners parked.  A message counts as consumed only when its copy was
+   acknowledged *and* read back, so every committed message is in the log.
+2. It appends each message of a parked lane to the log, after the copy before was read back, and
+   never passes the message to the handler.  So the log has the lane's messages in order, even if a
+   broker loses acknowledged records (a power cut with asynchronous flush).
+3. After `retry` it passes the lane's messages from the log to the handler, oldest first, each after
+   the one before was consumed, and records that with `done`.  Messages that arrive meanwhile are
+   appended.
+4. It lets the lane flow again only after it has read a `done` or `skip` that empties the lane and
+   no copy is on its way.  Later messages wait while a copy is on its way.  A `behind` copy that
+   arrives after that record opens the lane again as RETRYING, so it is consumed at once.
 
-Records may come twice (a lost acknowledgement, a member that died): a copy of what is already in
-the lane is known by its place in the source queue, and is not consumed again.  A `done` may be lost
-with its member; then messages are consumed again, as always where delivery is at least once.
+A record may appear twice (a lost acknowledgement, a member that died).  A copy is identified by the
+position of its message in the source queue, so the second copy is not consumed.  If `done` is lost
+with its member, messages are consumed again, as delivery is at least once.
 
-A move is one step, though it takes many records: `moved` copies count for nothing before the `move`
-that names them and their number, and any other record that ends or changes something of the lane
-in between makes it void.  So the member that moves may die, or be overtaken by an operator's order.
-It moves lanes that are PARKED, and writes `move` when it has read back all copies and seen that
-they fit (`is_ready_to_move`).  A reader that begins at the first `moved` copy takes the copies for
-the lane, until `move` has put them before what came meanwhile.
+A move takes many records but counts as one step.  `moved` copies have no effect until the `move`
+that names them and their number; any other record that changes the lane in between voids the move.
+So the moving member may die, or an operator's order may overtake it.  A member moves only lanes
+that are PARKED.  It writes `move` after it has read back all copies and `is_ready_to_move` is true.
+A reader that begins at the first `moved` copy treats the copies as the lane's messages; the `move`
+puts them before the messages that arrived meanwhile.
 
-Reading may begin at `commit_offset`, where the first of the lanes that do not flow was opened: of
-these every record is read, and of the others what ends a copy is behind it in the log.
+A reader may begin at `commit_offset`, where the oldest lane that does not flow was opened.  It then
+reads every record of these lanes.  Of the other lanes it may see copies, but also the later record
+that ends them.
 """
 
 from __future__ import annotations
@@ -93,10 +95,10 @@ __all__ = [
 PARK_KIND: Final = "PARK_KIND"
 PARK_LANE: Final = "PARK_LANE"
 PARK_OF: Final = "PARK_OF"
-"""Place of the message in its own queue: ``topic@broker:queue:offset``."""
+"""Position of the message in its own queue: ``topic@broker:queue:offset``."""
 PARK_REASON: Final = "PARK_REASON"
 PARK_UPTO: Final = "PARK_UPTO"
-"""Last offset of the parking queue that `done` or `skip` is about."""
+"""The last offset of the parking queue that `done` or `skip` covers."""
 PARK_MOVE: Final = "PARK_MOVE"
 """Which move a `moved` or `move` record belongs to."""
 PARK_COUNT: Final = "PARK_COUNT"
@@ -107,7 +109,7 @@ REASON_CHARACTERS_MAX: Final = 500
 
 
 class ParkKind(Enum):
-    """What a record is."""
+    """The kinds of records; the module's docstring explains each."""
 
     FAILED = "failed"
     BEHIND = "behind"
@@ -120,12 +122,12 @@ class ParkKind(Enum):
 
     @property
     def is_message(self) -> bool:
-        """Whether it is a copy of a message rather than an order or a note."""
+        """Whether a record of this kind is a copy of a message."""
         return self in (ParkKind.FAILED, ParkKind.BEHIND, ParkKind.MOVED)
 
 
 class LaneState(Enum):
-    """What happens with a lane that is not flowing."""
+    """The states of a lane that is not flowing."""
 
     PARKED = "parked"
     RETRYING = "retrying"
@@ -162,17 +164,24 @@ class ParkedMessage:
 
     @property
     def source(self) -> MessageQueue:
-        """The queue the message was pulled from."""
-        name, _, _ = self.position.rpartition(":")
-        topic, _, rest = name.partition("@")
-        broker_name, _, queue_id = rest.rpartition(":")
-        return MessageQueue(topic, broker_name, int(queue_id))
+        """The queue that the message was pulled from."""
+        return _source_of(self.position)
+
+
+def _source_of(position: str) -> MessageQueue:
+    queue, _, _ = position.rpartition(":")
+    topic, _, broker_and_id = queue.partition("@")
+    broker_name, _, queue_id = broker_and_id.rpartition(":")
+    return MessageQueue(topic, broker_name, int(queue_id))
 
 
 @dataclass(frozen=True, slots=True)
 class ParkRecord:
-    """One record of the log; ``message`` for copies, ``upto_offset`` for done and skip, ``move``
-    for those of a move and ``count`` for its last one."""
+    """One record of the log.
+
+    ``message`` is set for copies, ``upto_offset`` for `done` and `skip`, ``move`` for the records
+    of a move, and ``count`` for `move` itself.
+    """
 
     kind: ParkKind
     lane: str
@@ -185,45 +194,47 @@ class ParkRecord:
 
 @dataclass(slots=True)
 class HaltedLane:
-    """A lane that is not flowing: its unfinished copies, the first first."""
+    """A lane that is not flowing, with its unfinished copies in the order of consumption."""
 
     state: LaneState
     opened_offset: int
-    """The record with which it stopped flowing."""
+    """Offset of the record with which the lane stopped flowing."""
     messages: deque[ParkedMessage] = field(default_factory=deque)
     positions: set[str] = field(default_factory=set)
     move: str = ""
     moving: list[ParkedMessage] = field(default_factory=list)
-    """Copies of a move that has not come to its end."""
+    """The copies of a move that has not ended."""
     opened_by: str | None = None
-    """The move whose copies are all that is known of it."""
+    """The move that opened the lane, if the reader began after the copies that it moves."""
     is_moved: bool = False
-    """It was moved once: offsets may not ascend any more."""
+    """Whether the lane was moved, after which the offsets of its copies may not ascend."""
 
     @property
     def oldest_ms(self) -> int:
-        """When the copy was stored that retention reaches first."""
-        return min((one.stored_ms for one in self.messages), default=0)
+        """When the oldest copy was stored; retention deletes this copy first."""
+        return min((copy.stored_ms for copy in self.messages), default=0)
 
     def is_ready_to_move(self, move: str, count: int) -> bool:
-        """Whether all copies of a move are here and nothing has come between; else it is given up
-        by a `move` record with a count of 0."""
+        """Whether all copies of a move were read and no other record came between them.
+
+        If not, the member abandons the move by a `move` record with a count of 0.
+        """
         if not (self.move == move and len(self.moving) == count > 0):
             return False
-        first, moving_positions = self.moving[0].park_offset, {one.position for one in self.moving}
+        first, positions = self.moving[0].park_offset, {copy.position for copy in self.moving}
         are_all = all(
-            one.is_repeat or one.position in moving_positions or one.park_offset > first
-            for one in self.messages
+            copy.is_repeat or copy.position in positions or copy.park_offset > first
+            for copy in self.messages
         )
         return are_all and self.opened_by is None and self.state is LaneState.PARKED
 
     def holds(self, park_offset: int, count_max: int) -> bool:
         """Whether a copy is among the first ``count_max``."""
-        return any(one.park_offset == park_offset for one in islice(self.messages, count_max))
+        return any(copy.park_offset == park_offset for copy in islice(self.messages, count_max))
 
     @property
     def reason(self) -> str:
-        """Why it was parked, as far as the handler said."""
+        """The handler's reason for the failure that parked the lane; empty without one."""
         return self.messages[0].reason if self.messages else ""
 
 
@@ -235,36 +246,36 @@ class ParkingLog:
     def __init__(self, next_offset: int = 0) -> None:
         self.next_offset = next_offset
         self.lanes: dict[str, HaltedLane] = {}
-        """Lanes that are not flowing; none is empty."""
+        """The lanes that are not flowing, by name; each has at least one copy."""
 
     @property
     def commit_offset(self) -> int:
-        """Where another reader may begin and come to the same state."""
+        """The offset from which another reader computes the same state."""
         opened = [lane.opened_offset for lane in self.lanes.values()]
         return min(opened, default=self.next_offset)
 
     def skip_to(self, next_offset: int) -> None:
-        """Records up to here are gone or unreadable; what they held of lanes is forgotten."""
+        """Continue at ``next_offset``, because the records before it are deleted or unreadable."""
         self.next_offset = max(self.next_offset, next_offset)
 
     def forget_before(self, min_offset: int) -> None:
-        """Retention removed records below ``min_offset``: nobody can consume those copies."""
+        """Drop the copies below ``min_offset``, which retention has deleted."""
         for name, lane in list(self.lanes.items()):
             if lane.messages[0].park_offset >= min_offset and not lane.is_moved:
                 continue
-            lane.messages = deque(o for o in lane.messages if o.park_offset >= min_offset)
-            lane.positions = {one.position for one in lane.messages}
+            lane.messages = deque(copy for copy in lane.messages if copy.park_offset >= min_offset)
+            lane.positions = {copy.position for copy in lane.messages}
             if not lane.messages:
                 del self.lanes[name]
 
     def apply(self, record: ParkRecord) -> bool:
-        """Take in the next record; False if it changes nothing."""
+        """Apply the next record; False if it changes nothing."""
         if record.park_offset < self.next_offset:
             return False
         self.next_offset = record.park_offset + 1
         lane = self.lanes.get(record.lane)
-        if record.kind.is_message:
-            return self._add(record, lane)
+        if record.message is not None:
+            return self._add(record, record.message, lane)
         if lane is None:
             return False
         if record.kind is ParkKind.MOVE:
@@ -280,19 +291,18 @@ class ParkingLog:
             return self._finish(record.lane, lane, record.upto_offset, is_all=is_all)
         return True
 
-    def _add(self, record: ParkRecord, lane: HaltedLane | None) -> bool:
-        assert record.message is not None
+    def _add(self, record: ParkRecord, message: ParkedMessage, lane: HaltedLane | None) -> bool:
         if record.kind is ParkKind.MOVED:
             if lane is not None and lane.move != record.move:
                 lane = self._void(record.lane, lane)
                 if lane is not None:
                     lane.move = record.move
             if lane is not None:
-                lane.moving.append(record.message)
+                lane.moving.append(message)
                 if lane.opened_by is None:
                     return True
         if lane is None:
-            # One that was behind others which are all consumed by now has nothing to wait for.
+            # All copies before a `behind` copy are consumed by now, so it is consumed at once.
             is_behind = record.kind is ParkKind.BEHIND
             lane = HaltedLane(
                 LaneState.RETRYING if is_behind else LaneState.PARKED, record.park_offset
@@ -300,39 +310,43 @@ class ParkingLog:
             self.lanes[record.lane] = lane
             if record.kind is ParkKind.MOVED:
                 lane.move = lane.opened_by = record.move
-                lane.moving.append(record.message)
-        position = record.message.position
-        lane.messages.append(replace(record.message, is_repeat=position in lane.positions))
-        lane.positions.add(position)
+                lane.moving.append(message)
+        is_repeat = message.position in lane.positions
+        lane.messages.append(replace(message, is_repeat=is_repeat))
+        lane.positions.add(message.position)
         return True
 
     def _move(self, lane: HaltedLane, record: ParkRecord) -> bool:
-        """Put the moved copies in the place of the old ones, before what came meanwhile."""
+        """Replace the old copies by the moved ones, before those that arrived meanwhile."""
         moving = lane.moving
         if not (lane.move == record.move and len(moving) == record.count > 0):
             self._void(record.lane, lane)
             return False
-        moved, first = {one.position for one in moving}, moving[0].park_offset
-        # What is older and was not moved is a repetition.
-        newer = [o for o in lane.messages if o.park_offset > first and o.position not in moved]
+        moved, first = {copy.position for copy in moving}, moving[0].park_offset
+        # An older copy that was not moved is a repetition.
+        newer = [
+            copy
+            for copy in lane.messages
+            if copy.park_offset > first and copy.position not in moved
+        ]
         lane.messages = deque([*moving, *newer])
-        lane.positions = {one.position for one in lane.messages}
+        lane.positions = {copy.position for copy in lane.messages}
         lane.opened_offset = first
         lane.opened_by = None
         lane.move, lane.moving = "", []
         lane.is_moved = True
-        # Who moved saw that it was; a reader that began after the first old copies cannot.
+        # The moving member saw that the lane was parked; a reader that began later cannot see it.
         lane.state = LaneState.PARKED
         return True
 
     def _void(self, name: str, lane: HaltedLane) -> HaltedLane | None:
-        """A move under way counts for nothing; None if the lane was nothing else.
+        """Abandon an unfinished move; None if the lane has no other copies.
 
-        Of a lane that began with a move we have not seen what it copies: that was ended before.
+        The reader has not seen the originals of a lane that a move opened: they ended before.
         """
         if lane.opened_by is not None:
-            lane.messages = deque(o for o in lane.messages if o.move != lane.opened_by)
-            lane.positions = {one.position for one in lane.messages}
+            lane.messages = deque(copy for copy in lane.messages if copy.move != lane.opened_by)
+            lane.positions = {copy.position for copy in lane.messages}
             lane.opened_by = None
         lane.move, lane.moving = "", []
         if not lane.messages:
@@ -344,7 +358,7 @@ class ParkingLog:
         messages = lane.messages
         before = len(messages)
         if lane.is_moved and not is_all:
-            # Order in the lane counts, not in the log; what is not there was finished before.
+            # The order of the lane counts here; a copy that is not in it was finished before.
             count = next((n for n, m in enumerate(messages, 1) if m.park_offset == upto_offset), 0)
         else:
             count = sum(1 for _ in takewhile(lambda m: m.park_offset <= upto_offset, messages))
@@ -368,7 +382,7 @@ def record_of(
     """Read a record of a parking queue.
 
     Raises:
-        CodecError: it is none, with the property that is missing or wrong.
+        CodecError: the message is not such a record; the text names the wrong property.
     """
     try:
         kind = ParkKind(properties[PARK_KIND])
@@ -382,9 +396,11 @@ def record_of(
                 move=properties.get(PARK_MOVE, ""),
                 count=int(properties.get(PARK_COUNT, "0")),
             )
+        position = properties[PARK_OF]
+        _source_of(position)  # raises for a text that is no position
         message = ParkedMessage(
             park_offset,
-            properties[PARK_OF],
+            position,
             message_id,
             properties.get(prop.KEYS, ""),
             properties.get(PARK_REASON, ""),
@@ -393,8 +409,6 @@ def record_of(
             store_ms,
             move=properties.get(PARK_MOVE, "") if kind is ParkKind.MOVED else "",
         )
-        # Whoever asks for the source later must not meet a name that is none.
-        assert message.source
     except (KeyError, ValueError) as error:
         raise CodecError(
             f"record {park_offset} of a parking topic ({PARK_PREFIX}...): {error!s:.100} is not "
@@ -412,12 +426,12 @@ def copy_properties(
     position: str,
     reason: str = "",
 ) -> dict[str, str]:
-    """Properties of a copy: the user's and those that tell the message, and where it is parked."""
-    kept = (prop.KEYS, prop.TAGS, prop.SHARDING_KEY, prop.UNIQ_KEY, prop.ORIGIN_MESSAGE_ID)
+    """Properties of a copy: the user's, the message's identity, and where the message is parked."""
+    identity = (prop.KEYS, prop.TAGS, prop.SHARDING_KEY, prop.UNIQ_KEY, prop.ORIGIN_MESSAGE_ID)
     copy = {
         name: value
         for name, value in properties.items()
-        if name in kept or name not in prop.RESERVED_PROPERTIES
+        if name in identity or name not in prop.RESERVED_PROPERTIES
     }
     copy.pop(PARK_REASON, None)
     copy |= {PARK_KIND: kind.value, PARK_LANE: lane, PARK_OF: position, prop.RETRY_TOPIC: topic}
@@ -427,7 +441,7 @@ def copy_properties(
 
 
 def order_properties(kind: ParkKind, lane: str, upto_offset: int | None = None) -> dict[str, str]:
-    """Properties of a record that is no copy."""
+    """Properties of a record that is not a copy."""
     properties = {PARK_KIND: kind.value, PARK_LANE: lane, prop.TAGS: kind.value}
     if upto_offset is not None:
         properties[PARK_UPTO] = str(upto_offset)
@@ -437,7 +451,7 @@ def order_properties(kind: ParkKind, lane: str, upto_offset: int | None = None) 
 def moved_properties(
     properties: Mapping[str, str], *, lane: str, topic: str, message: ParkedMessage, move: str
 ) -> dict[str, str]:
-    """Properties of a copy further on of a copy with ``properties``."""
+    """Properties of the `moved` copy of a copy with ``properties``."""
     copy = copy_properties(
         properties,
         kind=ParkKind.MOVED,

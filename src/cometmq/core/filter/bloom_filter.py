@@ -1,7 +1,7 @@
 """RocketMQ's Bloom filter: a bitmap per message that says which groups' filters may match it.
 
-A consumer group and topic have a few bit positions, the same that a Java broker writes into
-``consumerFilter.json`` and uses in the extension of its consume queues.
+Each pair of consumer group and topic has a few bit positions.  They are those that a Java broker
+writes into ``consumerFilter.json`` and uses in the extension of its consume queues.
 
 A broker that stores a message evaluates the filter of every group and sets the bits of those that
 match.  A pull skips each message whose bitmap lacks one of its group's bits, without reading the
@@ -88,8 +88,6 @@ def _murmur3_low64(data: bytes) -> int:
 
 class BloomFilter:
     """Makes bit positions and bitmaps of one size."""
-
-    __slots__ = ("bit_count", "error_percent", "expected_count", "hash_count")
 
     def __init__(self, error_percent: int = 20, expected_count: int = 32) -> None:
         """Take RocketMQ's `maxErrorRateOfBloomFilter` and `expectConsumerNumUseFilter`.

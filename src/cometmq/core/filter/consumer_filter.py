@@ -1,7 +1,7 @@
-"""A consumer group's filter of one topic, and the file in which a broker keeps all of them.
+"""A consumer group's filter of one topic, and the format of the file with all filters of a broker.
 
-Job: the value, and the text of ``config/consumerFilter.json`` from values and back, byte for byte
-as fastjson writes it.  It must not touch files, and not decide who is registered (`filter_table`).
+The module encodes ``config/consumerFilter.json`` byte for byte as fastjson does, and decodes it.
+It touches no files; `filter_table` decides which filters are registered.
 
 ::
 
@@ -9,9 +9,9 @@ as fastjson writes it.  It must not touch files, and not decide who is registere
     <tab>"filterDataByTopic":{
     ... "TopicA":{ "groupFilterData":{ "GroupA":{...} }, "topic":"TopicA" }
 
-A filter's keys are in alphabetical order; ``dead`` is derived and written for Java's reader only.
-Topics and groups keep the order they were read in.  Source: ConsumerFilterManager and
-ConsumerFilterData of RocketMQ 5.4, and the file its broker left.
+The keys of a filter are in alphabetical order.  ``dead`` follows from the other fields and is
+written for Java's reader only.  Topics and groups keep the order of the file.  Source:
+ConsumerFilterManager and ConsumerFilterData of RocketMQ 5.4, and a file that its broker wrote.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FILE: Final = "consumerFilter.json"
 
 @dataclass(slots=True)
 class ConsumerFilter:
-    """What one group wants of one topic. Times are epoch milliseconds by the broker's clock."""
+    """The filter of one group for one topic; times are epoch milliseconds by the broker's clock."""
 
     topic: str
     group: str
@@ -58,7 +58,7 @@ class ConsumerFilter:
 
     @property
     def is_dead(self) -> bool:
-        """Whether no consumer has it."""
+        """Whether the group has no consumer with this filter any more."""
         return self.dead_ms >= self.born_ms
 
     def was_live_at(self, store_time_ms: int) -> bool:
@@ -118,7 +118,11 @@ def _pretty(value: Any, depth: int) -> str:
 
 
 def decode_filter_file(raw: bytes) -> list[ConsumerFilter]:
-    """The filters of a file, in its order; raises CodecError when it is not one."""
+    """The filters of a file, in its order.
+
+    Raises:
+        CodecError: the text is not that of such a file.
+    """
     filters: list[ConsumerFilter] = []
     topics = object_field(loads_object(raw, _FILE), _FILE, "filterDataByTopic")
     for topic in topics:

@@ -4,10 +4,10 @@ The table registers filters from heartbeats, marks them dead when their consumer
 bitmap of a message, and says from a bitmap whether a message may match.  It writes no file: its
 owner saves it when `revision` has grown.  Times are arguments, in epoch ms.
 
-A bitmap rules a message out only when the filter was registered before the message was stored.  So
-a changed filter starts again (with a new `born_ms`).  A group whose consumers leave and return with
-the same filter does not start again: messages get bits for dead filters too, until `forget` drops
-these after a day.  Where a bitmap is no help, the filter itself decides.
+A bitmap rules a message out only if the filter was registered before the message was stored.  So a
+changed filter gets a new `born_ms`.  A group whose consumers leave and return with the same filter
+keeps its `born_ms`, because messages get bits for dead filters too until `forget` drops these after
+a day.  If the bitmap decides nothing, the filter itself does.
 
 Source: ConsumerFilterManager, CommitLogDispatcherCalcBitMap and ExpressionMessageFilter of RocketMQ
 5.4.
@@ -38,8 +38,6 @@ _NAMES_MAX: Final = 6
 
 class FilterTable:
     """Filters by topic and group."""
-
-    __slots__ = ("_by_topic", "_topics", "bloom", "revision")
 
     def __init__(self, bloom: BloomFilter) -> None:
         self.bloom = bloom

@@ -67,7 +67,7 @@ class PropertyFilter:
 
     @property
     def needles(self) -> tuple[Needle, ...]:
-        """Byte patterns; a record that matches has at least one. Empty if the filter has none."""
+        """Byte patterns of which every matching record has one; empty if the filter has none."""
         return self.expression.needles
 
     def matches(self, record: memoryview) -> bool:

@@ -1,11 +1,11 @@
 """Subscriptions as a consumer states them.
 
-Job: check what a user wrote (``tag_filter`` parses tags, ``sql92_expression`` filters).
-Must not: evaluate SQL92; that is the broker's work.
+The module checks the expressions of a program: `tag_filter` parses tags, `sql92` parses filters.
+The broker evaluates them.
 
-Theory: a broker compares 32-bit hashes of tags and therefore lets through a message whose tag
-merely hashes alike; the consumer compares the text with ``tags_set``, unless that is empty, which
-means all.  So do ``*``, the empty string and None.
+A broker compares 32-bit hashes of tags, so a message passes whose tag only has the same hash.  The
+consumer therefore compares the text with ``tags_set``.  An empty set means all messages, as do the
+expressions ``*``, the empty string and None.
 """
 
 from typing import Final, Self
@@ -27,13 +27,13 @@ class Sql92(str):
     Brokers evaluate it: CometMQ's does, RocketMQ's where ``enablePropertyFilter=true`` is set.
 
     Raises:
-        ExpressionIllegal: it is none; the text says where and what was expected there.
+        ExpressionIllegal: the text is not a filter; the error names line, column and cause.
     """
 
     __slots__ = ()
 
     def __new__(cls, text: str) -> Self:
-        """Check the text and keep it as it is."""
+        """Check the text, which stays as it is."""
         if not isinstance(text, str):
             raise ConfigTypeError(
                 f"an SQL92 filter is {text!r:.100} ({type(text).__name__}); give a text"
@@ -58,8 +58,8 @@ def subscription_of(
     """The subscription for ``TagA || TagB``, ``*``, or an SQL92 expression.
 
     Raises:
-        ExpressionIllegal: an SQL92 expression that is none.
-        ConfigError: an unknown expression type, or an expression that selects nothing.
+        ExpressionIllegal: the text is not an SQL92 filter.
+        ConfigError: the expression type is unknown, or the expression selects nothing.
     """
     if isinstance(expression, Sql92):
         expression_type = SQL92

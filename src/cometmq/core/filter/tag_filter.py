@@ -1,8 +1,7 @@
-"""Tag subscriptions: parse an expression, decide by tag code.
+"""Tag subscriptions: from ``TagA || TagB`` to the Java hash codes that filter a consume queue.
 
-Job: turn ``TagA || TagB`` into the set of Java hash codes a consume queue is filtered by.  SQL92
-is not its business.  A code may match by accident (two tags, one hash); the consumer compares the
-text again, so a false match is harmless and a false miss is not.
+Two tags may have one hash code.  The consumer compares the text again, so a false match is
+harmless, while a false miss would lose a message.
 
 Source: FilterAPI.buildSubscriptionData and ExpressionMessageFilter of RocketMQ 5.4.
 """
@@ -19,7 +18,7 @@ TAG = "TAG"
 
 
 def is_tag_type(expression_type: str | None) -> bool:
-    """Say whether an expression type means tags: absent, empty or ``TAG``."""
+    """Whether an expression type means tags: absent, empty or ``TAG``."""
     return not expression_type or expression_type == TAG
 
 
@@ -48,10 +47,10 @@ def parse_subscription(
 
 
 def filter_codes(subscription: SubscriptionData) -> frozenset[int] | None:
-    """Give the codes a message must have one of, or None when every message matches.
+    """The codes of which a message must have one; None if every message matches.
 
-    The tag set is authoritative: Go hashes UTF-8 bytes, so the codes it sends are wrong for tags
-    outside ASCII.
+    They are computed from the tags.  Go's client hashes UTF-8 bytes, so the codes that it sends are
+    wrong for tags outside ASCII.
     """
     if not is_tag_type(subscription.expression_type):
         return None

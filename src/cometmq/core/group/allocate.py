@@ -37,7 +37,7 @@ VIRTUAL_NODE_COUNT: Final = 10
 
 
 class AllocateStrategy(Protocol):
-    """What a consumer calls; a user's own strategy is any object with these two members."""
+    """The interface of a strategy; a program may pass any object with these two members."""
 
     @property
     def name(self) -> str:
@@ -174,7 +174,7 @@ class AllocateByConfig:
     def __init__(self, message_queues: Sequence[MessageQueue]) -> None:
         self.message_queues = list(message_queues)
         if not all(isinstance(queue, MessageQueue) for queue in self.message_queues):
-            raise ConfigError(f"{message_queues!r} is no list of MessageQueue")
+            raise ConfigError(f"{message_queues!r} is not a list of MessageQueue")
 
     def allocate(
         self,

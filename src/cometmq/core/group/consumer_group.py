@@ -77,8 +77,6 @@ class HeartbeatOutcome:
 class ConsumerGroups(Generic[K]):
     """Every consumer group with a member, and the groups that ever shared a topic's messages."""
 
-    __slots__ = ("_groups", "_joined", "_seen")
-
     def __init__(self) -> None:
         self._groups: dict[str, ConsumerGroup[K]] = {}
         self._joined: dict[K, dict[str, None]] = {}
@@ -195,8 +193,6 @@ def _replace_subscriptions(
 
 class ProducerGroups(Generic[K]):
     """Every producer group with a member, and the connection of each producing client."""
-
-    __slots__ = ("_by_client", "_groups")
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[K, GroupMember]] = {}

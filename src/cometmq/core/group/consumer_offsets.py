@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from cometmq.model.offsets import ConsumerOffset
 from cometmq.model.topic import DataVersion
 
 __all__ = ["ConsumerOffsetTable"]
@@ -26,7 +27,7 @@ class _Reset:
 
     __slots__ = ("consumer_offset", "delivered_to")
 
-    def __init__(self, consumer_offset: int) -> None:
+    def __init__(self, consumer_offset: ConsumerOffset) -> None:
         self.consumer_offset = consumer_offset
         self.delivered_to = ""
 
@@ -37,23 +38,14 @@ class ConsumerOffsetTable:
     The data version grows once in `version_step` commits (consumerOffsetUpdateVersionStep).
     """
 
-    __slots__ = (
-        "_commits",
-        "_resets",
-        "_table",
-        "revision",
-        "version",
-        "version_step",
-    )
-
     def __init__(
         self,
-        table: Mapping[str, Mapping[int, int]] | None = None,
+        table: Mapping[str, Mapping[int, ConsumerOffset]] | None = None,
         version: DataVersion | None = None,
         *,
         version_step: int = 500,
     ) -> None:
-        self._table: dict[str, dict[int, int]] = {
+        self._table: dict[str, dict[int, ConsumerOffset]] = {
             key: dict(queues) for key, queues in (table or {}).items()
         }
         self._resets: dict[str, dict[int, _Reset]] = {}
@@ -62,12 +54,12 @@ class ConsumerOffsetTable:
         self.version = version or DataVersion()
         self.revision = 0
 
-    def all(self) -> Mapping[str, Mapping[int, int]]:
+    def all(self) -> Mapping[str, Mapping[int, ConsumerOffset]]:
         """Return the live table; callers only read it."""
         return self._table
 
     def commit(
-        self, group: str, topic: str, queue_id: int, consumer_offset: int, now_ms: int
+        self, group: str, topic: str, queue_id: int, consumer_offset: ConsumerOffset, now_ms: int
     ) -> None:
         """Store the next offset to consume."""
         queues = self._table.get(topic + _SEPARATOR + group)
@@ -81,7 +73,7 @@ class ConsumerOffsetTable:
         if self._commits % self.version_step == 0:
             self.version = self.version.next(now_ms)
 
-    def query(self, group: str, topic: str, queue_id: int) -> int | None:
+    def query(self, group: str, topic: str, queue_id: int) -> ConsumerOffset | None:
         """Return the pending reset, else the stored offset, else None."""
         key = topic + _SEPARATOR + group
         if self._resets:
@@ -92,7 +84,7 @@ class ConsumerOffsetTable:
         return None if queues is None else queues.get(queue_id)
 
     def reset(
-        self, group: str, topic: str, queue_id: int, consumer_offset: int, now_ms: int
+        self, group: str, topic: str, queue_id: int, consumer_offset: ConsumerOffset, now_ms: int
     ) -> None:
         """Set an offset for an operator; it wins over commits until the group knows of it."""
         self.commit(group, topic, queue_id, consumer_offset, now_ms)
@@ -100,14 +92,14 @@ class ConsumerOffsetTable:
         resets[queue_id] = _Reset(consumer_offset)
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
-        """Say whether the queue has a reset that the group may not know yet."""
+        """Whether the queue has a reset that the group may not know yet."""
         if not self._resets:
             return False
         return queue_id in self._resets.get(topic + _SEPARATOR + group, {})
 
-    def tell_reset(
+    def deliver_reset(
         self, group: str, topic: str, queue_id: int, pulled_offset: int, peer: str
-    ) -> int | None:
+    ) -> ConsumerOffset | None:
         """Return the offset that a pull must continue at, or None when no reset is pending.
 
         The first pull receives the reset.  A later pull ends it when it begins at the reset's
@@ -138,7 +130,7 @@ class ConsumerOffsetTable:
         prefix = topic + _SEPARATOR
         return [key[len(prefix) :] for key in self._table if key.startswith(prefix)]
 
-    def queues(self, group: str, topic: str) -> Mapping[int, int]:
+    def queues(self, group: str, topic: str) -> Mapping[int, ConsumerOffset]:
         """Return the offsets of one topic and group by queue id."""
         return self._table.get(topic + _SEPARATOR + group, {})
 

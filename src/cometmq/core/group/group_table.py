@@ -1,8 +1,8 @@
 """The subscription groups of one broker: settings, creation on demand, forbidden topics.
 
-Job: hold `SubscriptionGroupConfig` values with their `DataVersion`.  It must not persist them;
-`revision` tells the owner that it has to.  Who is online is not its business (see
-`cometmq.core.group.consumer_group`).
+The table has `SubscriptionGroupConfig` values and their `DataVersion`.  It saves nothing itself:
+its owner saves it when `revision` has grown.  `cometmq.core.group.consumer_group` knows which
+members of a group are online.
 
 Source: SubscriptionGroupManager of RocketMQ 5.4.
 """
@@ -36,8 +36,6 @@ def system_groups() -> list[SubscriptionGroupConfig]:
 class SubscriptionGroupTable:
     """Groups by name; every change moves `version` and `revision`."""
 
-    __slots__ = ("_groups", "auto_create", "forbidden", "revision", "version")
-
     def __init__(
         self,
         groups: Mapping[str, SubscriptionGroupConfig] | None = None,
@@ -57,17 +55,17 @@ class SubscriptionGroupTable:
         return group in self._groups
 
     def all(self) -> Mapping[str, SubscriptionGroupConfig]:
-        """Give the live table, to read only."""
+        """The live table; callers only read it."""
         return self._groups
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
-        """Give the group's settings without creating it."""
+        """The group's settings; None if it does not exist."""
         return self._groups.get(group)
 
     def find(self, group: str, now_ms: int) -> SubscriptionGroupConfig | None:
-        """Give the group's settings, creating the group where that is allowed.
+        """The group's settings; a missing group is created if that is allowed.
 
-        None when the group is unknown and automatic creation is off, or its name is illegal.
+        None if the group does not exist and automatic creation is off, or its name is illegal.
         """
         known = self._groups.get(group)
         if known is not None:
@@ -98,11 +96,11 @@ class SubscriptionGroupTable:
         return True
 
     def is_read_forbidden(self, group: str, topic: str) -> bool:
-        """Say whether an operator took the topic away from the group."""
+        """Whether an operator forbade the group to read the topic."""
         return bool(self.forbidden.get(group, {}).get(topic, 0) & PERM_READ)
 
     def forbid_reading(self, group: str, topic: str, is_forbidden: bool, now_ms: int) -> None:
-        """Take a topic away from a group, or give it back; other bits of the mask stay."""
+        """Forbid or allow a group to read a topic; other bits of the mask stay."""
         topics = self.forbidden.get(group, {})
         known = topics.get(topic, 0)
         mask = known | PERM_READ if is_forbidden else known & ~PERM_READ

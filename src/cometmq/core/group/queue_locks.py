@@ -64,8 +64,6 @@ class _Lock:
 class QueueLocks:
     """All locks of a broker; a lock lives ``live_ms`` after its last renewal."""
 
-    __slots__ = ("_groups", "_is_ended", "_renewed_until_ms", "live_ms", "revision")
-
     def __init__(self, live_ms: int = LOCK_LIVE_MS) -> None:
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
         self._renewed_until_ms = 0
@@ -77,7 +75,7 @@ class QueueLocks:
     # -- restart --------------------------------------------------------------------------
 
     def snapshot(self) -> LockSnapshot:
-        """Copy what a restarted broker needs."""
+        """The locks that a restarted broker needs, as a copy."""
         owners = {
             group: {queue: lock.client_id for queue, lock in locks.items()}
             for group, locks in self._groups.items()
@@ -93,7 +91,7 @@ class QueueLocks:
         elif now_ms - renewed_ms > self.live_ms:
             return
         else:
-            # The file says that nothing was renewed since; it must change before a renewal does.
+            # The file says that no lock was renewed later, so it must change before a renewal.
             self.revision += 1
         for group, owners in recorded.owners.items():
             locks = {queue: _Lock(name, renewed_ms) for queue, name in owners.items()}
@@ -161,7 +159,7 @@ class QueueLocks:
         return list(waiting)
 
     def are_written(self, group: str, queues: Iterable[MessageQueue], written: int) -> bool:
-        """Say whether a file of revision ``written`` names the present owners of these queues."""
+        """Whether a file of revision ``written`` names the present owners of these queues."""
         locks = self._groups.get(group, {})
         return all(queue in locks and locks[queue].granted_at <= written for queue in queues)
 
@@ -171,7 +169,7 @@ class QueueLocks:
         return None if lock is None or self._is_expired(lock, now_ms) else lock.client_id
 
     def are_all_expired(self, group: str, now_ms: int) -> bool:
-        """Say whether no client of the group owns a lock now."""
+        """Whether no client of the group owns a lock now."""
         locks = self._groups.get(group, {})
         return all(self._is_expired(lock, now_ms) for lock in locks.values())
 

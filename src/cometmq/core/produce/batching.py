@@ -1,10 +1,8 @@
-"""Cutting messages into batches that a broker accepts.
+"""Cuts messages into batches that a broker accepts.
 
-Job: size and compatibility rules of SEND_BATCH_MESSAGE bodies.
-Must not: encode anything (codec does) or wait (the client's linger timer does).
-
-Rules (``MessageBatch`` and ``SendMessageProcessor`` of RocketMQ 5.4.0): one topic, one queue, no
-delay level, no retry topic, one WAIT setting, and a body of at most ``maxMessageSize`` bytes.
+The messages of a batch have one topic, one queue and one WAIT setting; none is delayed or goes to
+a retry topic; and the body has at most ``maxMessageSize`` bytes (``MessageBatch`` and
+``SendMessageProcessor`` of RocketMQ 5.4.0).
 """
 
 from collections.abc import Iterable, Iterator, Sequence

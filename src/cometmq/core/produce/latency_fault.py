@@ -1,10 +1,10 @@
-"""Which brokers a producer keeps away from for a while, judged by how long they took.
+"""The brokers that a producer avoids for a while, because their sends were slow or failed.
 
-Job: ``MQFaultStrategy`` and ``LatencyFaultToleranceImpl`` of RocketMQ 5.4.0 as one value.
-Must not: read a clock (``now_ms`` is an argument) or probe a broker (the client does).
+The table does the work of ``MQFaultStrategy`` and ``LatencyFaultToleranceImpl`` of RocketMQ 5.4.0.
+It reads no clock (``now_ms`` is an argument) and probes no broker (the client does).
 
-A send's latency maps to a pause through the table below; a failed send counts as 10,000 ms.  An
-unreachable broker stays out until a probe or a successful send says otherwise.
+The latency of a send selects a pause from the table below; a failed send counts as 10,000 ms.  An
+unreachable broker is avoided until a probe or a send reaches it.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ ISOLATION_LATENCY_MS: Final = 10_000
 
 
 def pause_of_latency(latency_ms: float) -> int:
-    """How long to leave a broker alone, in ms, after a send that took ``latency_ms``."""
+    """How long to avoid a broker, in ms, after a send that took ``latency_ms``."""
     for limit_ms, pause_ms in zip(reversed(LATENCY_MS_MIN), reversed(PAUSE_MS), strict=True):
         if latency_ms >= limit_ms:
             return pause_ms
@@ -32,7 +32,7 @@ def pause_of_latency(latency_ms: float) -> int:
 
 @dataclass(slots=True)
 class BrokerHealth:
-    """What is known of one broker name."""
+    """The measured latency of one broker name, and until when it is avoided."""
 
     latency_ms: float = 0.0
     available_at_ms: int = 0
@@ -55,7 +55,7 @@ class LatencyFaultTable:
         failed: bool = False,
         reachable: bool = True,
     ) -> None:
-        """Record a send; a pause only ever grows until it has passed."""
+        """Record a send; a pause can grow but not shrink before it has passed."""
         if not self.enabled:
             return
         health = self._brokers.get(broker_name)
@@ -69,11 +69,11 @@ class LatencyFaultTable:
 
     @property
     def has_any(self) -> bool:
-        """Whether anything at all is known: if not, `select` is a plain round robin."""
+        """Whether any broker has an entry; without one, `select` is a plain round robin."""
         return bool(self._brokers)
 
     def prune(self, now_ms: int) -> None:
-        """Forget brokers that are well again."""
+        """Remove the brokers that are reachable and whose pause is over."""
         for name, health in list(self._brokers.items()):
             if health.is_reachable and now_ms >= health.available_at_ms:
                 del self._brokers[name]
@@ -93,11 +93,11 @@ class LatencyFaultTable:
         return [name for name, health in self._brokers.items() if not health.is_reachable]
 
     def forget(self, broker_name: str) -> None:
-        """Drop what is known, for a broker that left the route."""
+        """Remove a broker that left the route."""
         self._brokers.pop(broker_name, None)
 
     def health(self, broker_name: str) -> BrokerHealth | None:
-        """What is known of a broker, for logs and tests."""
+        """The entry of a broker, for logs and tests."""
         return self._brokers.get(broker_name)
 
     def select(

@@ -1,1 +1,1 @@
-"""What happens to a message that a consumer did not take: another try, parking, dead letter."""
+"""Decides on a message whose handler failed: another try after a delay, or a dead letter."""

@@ -1,18 +1,18 @@
 """A group's retry policy: how long a message waits for its next try.
 
-Job: read, check and make the object ``groupRetryPolicy`` of a group, and compute delays from it.
-Must not: know delay levels or timers; see `cometmq.core.retry.retry`.
+The module reads, checks and makes the object ``groupRetryPolicy`` of a group, and computes delays
+from it.  `cometmq.core.retry.retry` turns delays into delay levels.
 
 Source: CustomizedRetryPolicy, ExponentialRetryPolicy and GroupRetryPolicy of RocketMQ 5.4.0.
-RocketMQ uses the policy in its proxy only: it is sent to gRPC clients and sets the delay of what
-they do not answer.  Code 36 of remoting clients ignores it.  Ours obeys it there too, but only
-where a group has one of its own: the object every group begins with, ``{"type": "CUSTOMIZED"}``
-without times, leaves the delay levels as they are.
+RocketMQ uses the policy only in its proxy, which sends it to gRPC clients and delays unanswered
+messages by it; a send-back of remoting clients (code 36) ignores it.  CometMQ uses it for
+send-backs too, but only if the group has a policy of its own.  Every group begins with
+``{"type": "CUSTOMIZED"}`` without times; with that the delay levels apply.
 
-The first entry of a customised policy is not the first delay: entry 2 is, since the default list
-is the table of delay levels and remoting clients begin at level 3.  A list that is too short
-repeats its last entry.  `customized_policy` puts two entries in front, so that its argument begins
-with the first delay.
+The first delay of a customised policy is its entry 2, because the default list is the table of
+delay levels and remoting clients begin at level 3.  A list that is too short repeats its last
+entry.  `customized_policy` puts two entries in front, so that its argument begins with the first
+delay.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TYPE_BY_ORDINAL: Final = {0: "CUSTOMIZED", 1: "EXPONENTIAL"}
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Delays of a group: a list in ms, or, where it is empty, an exponential row."""
+    """The delays of a group: a list in ms or, if the list is empty, an exponential sequence."""
 
     next_ms: tuple[int, ...] = ()
     initial_ms: int = INITIAL_MS
@@ -50,7 +50,7 @@ class RetryPolicy:
     multiplier: int = MULTIPLIER
 
     def delay_ms(self, reconsume_times: int) -> int:
-        """How long a message waits that failed ``reconsume_times`` + 1 times."""
+        """How long a message waits after it failed ``reconsume_times`` + 1 times."""
         times = max(0, reconsume_times)
         if self.next_ms:
             return self.next_ms[min(times + _SKIPPED, len(self.next_ms) - 1)]
@@ -58,10 +58,10 @@ class RetryPolicy:
 
 
 def policy_of(raw: Mapping[str, Any]) -> RetryPolicy | None:
-    """The policy of a group's ``groupRetryPolicy``; None where the delay levels hold.
+    """The policy in a group's ``groupRetryPolicy``; None if the delay levels apply.
 
-    EXPONENTIAL without its object has RocketMQ's defaults, as gRPC clients are told.  What
-    `check_policy` would refuse (a file written by hand) counts as no policy.
+    EXPONENTIAL without its object has RocketMQ's defaults, as its proxy tells gRPC clients.  An
+    object that `check_policy` would refuse (in a file written by hand) counts as no policy.
     """
     try:
         return check_policy(raw)
@@ -70,10 +70,10 @@ def policy_of(raw: Mapping[str, Any]) -> RetryPolicy | None:
 
 
 def check_policy(raw: Mapping[str, Any]) -> RetryPolicy | None:
-    """As `policy_of`, for what somebody asks for.
+    """As `policy_of`, for an object that an operator sends.
 
     Raises:
-        ConfigError: a type nobody knows, or a time that is no number of ms, in words.
+        ConfigError: the type is unknown, or a time is not a number of ms.
     """
     kind = raw.get("type", "CUSTOMIZED")
     kind = _TYPE_BY_ORDINAL.get(kind, kind) if isinstance(kind, int) else kind
@@ -124,7 +124,7 @@ def customized_policy(delays_ms: Sequence[int]) -> dict[str, Any]:
     """The object of a group whose first delay is ``delays_ms[0]``; the last one repeats.
 
     Raises:
-        ConfigError: no delay, or a negative one.
+        ConfigError: there is no delay, or a negative one.
     """
     times = [*list(delays_ms[:1]) * _SKIPPED, *delays_ms]
     raw = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": times}}
@@ -138,7 +138,7 @@ def exponential_policy(
     """The object of a group whose delays grow from ``initial_ms`` by ``multiplier`` to ``max_ms``.
 
     Raises:
-        ConfigError: a number below 0, or a multiplier below 1.
+        ConfigError: a time is below 0, or the multiplier below 1.
     """
     raw = {
         "type": "EXPONENTIAL",

@@ -1,8 +1,8 @@
-"""Attributes of topics and groups: which there are, and how a change is applied.
+"""Attributes of topics and groups: their names and values, and changes to them.
 
-Takes ``+name=value`` and ``-name`` apart, checks names and values, and gives the new attributes.
-An attribute that asks for something this version does not have is refused; one that a Java broker
-left in the store stays, and `unserved_attributes` finds it.
+The module parses ``+name=value`` and ``-name``, checks names and values, and computes the new
+attributes.  It refuses an attribute that asks for a feature this version does not have.  Such an
+attribute stays if a Java broker stored it before, and `unserved_attributes` lists it.
 
 Refusals of names, forms and ranges use RocketMQ's words, since tools show them.
 Source: AttributeParser, AttributeUtil, TopicAttributes and SubscriptionGroupAttributes of 5.4.
@@ -32,8 +32,8 @@ _LAYOUT: Final = r"[^:;]+:[1-9]\d*(;[^:;]+:[1-9]\d*)*"
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """What an attribute may be: one of `choices`, or what fits `pattern`, or else a number from
-    `minimum` to `maximum`."""
+    """The values of an attribute: one of `choices`, a text that fits `pattern`, or else a number
+    from `minimum` to `maximum`."""
 
     is_changeable: bool = True
     choices: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Attribute:
         """Check the form of a value.
 
         Raises:
-            ConfigError: it is no choice, does not fit the pattern, or lies outside the range.
+            ConfigError: it is not a choice, does not fit the pattern, or is outside the range.
         """
         if self.choices:
             if value not in self.choices:
@@ -106,10 +106,10 @@ GROUP_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
 
 
 def parse_attribute_changes(text: str | None) -> dict[str, str]:
-    """Take ``+name=value,-name`` apart; keys keep their sign, a deletion has an empty value.
+    """Parse ``+name=value,-name``; keys keep their sign, a deletion has an empty value.
 
     Raises:
-        ConfigError: an item of another form, or a key that comes twice.
+        ConfigError: an item has another form, or a key appears twice.
     """
     changes: dict[str, str] = {}
     for item in (text or "").split(",") if text else ():
@@ -131,10 +131,10 @@ def altered_attributes(
     *,
     is_new: bool,
 ) -> dict[str, str]:
-    """Apply changes with signed keys to the attributes of something, or of something new.
+    """Apply changes with signed keys to the attributes of a topic or group.
 
     Raises:
-        ConfigError: a key or a value is refused, or asks for what this version does not have.
+        ConfigError: a key or value is not accepted, or asks for a feature that does not exist here.
     """
     result = dict(current)
     seen: set[str] = set()
@@ -167,7 +167,7 @@ def altered_attributes(
 
 
 def unserved_attributes(rules: Mapping[str, Attribute], current: Mapping[str, str]) -> list[str]:
-    """List the attributes, as ``name=value``, that ask for something this version does not have."""
+    """The attributes, as ``name=value``, that ask for a feature this version does not have."""
     return [
         f"{key}={value}"
         for key, value in current.items()

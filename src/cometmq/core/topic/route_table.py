@@ -259,10 +259,6 @@ class RouteTable:
             live for live in self._live.values() if live.last_seen_ms + live.timeout_ms < now_ms
         )
 
-    def live_brokers(self) -> tuple[LiveBroker, ...]:
-        """Return all registered brokers, in the order of their registration."""
-        return tuple(self._live.values())
-
     def data_version(self, cluster: str, address: str) -> DataVersion | None:
         """Return the version of the topic table last registered from `address`."""
         live = self._live.get((cluster, address))

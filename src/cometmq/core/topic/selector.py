@@ -1,13 +1,10 @@
-"""Which queue of a topic a message goes to.
+"""Selects the queue of a topic for a message: the queues of a route, hash selector, round robin.
 
-Job: the publishable queues of a route, the hash selector and the round robin.
-Must not: do I/O or own chance; a round robin's start comes from the caller.
-
-Theory: a producer may write to queues ``0..writeQueueNums-1`` of every broker that grants the
-write permission and has a master (address id 0); an ``orderTopicConf`` replaces that list by the
-brokers and counts it names (``MQClientInstance.topicRouteData2TopicPublishInfo``).  Queues are
-ordered by broker name and id, because the hash selector indexes into this order and every
-producer of a message group must come to the same queue.
+A producer may write to queues ``0..writeQueueNums-1`` of every broker that grants the write
+permission and has a master (address id 0).  An ``orderTopicConf`` replaces that list by the brokers
+and counts that it names (``MQClientInstance.topicRouteData2TopicPublishInfo``).  Queues are sorted
+by broker name and id, because the hash selector is an index into this order and every producer
+must select the same queue for a message group.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +39,7 @@ def publish_queues(topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
 
 
 def _ordered_queues(topic: str, order_topic_conf: str) -> tuple[MessageQueue, ...]:
-    """``broker-a:4;broker-b:2`` spelled out; items without a number are skipped."""
+    """The queues of ``broker-a:4;broker-b:2``; items without a number are skipped."""
     queues: list[MessageQueue] = []
     for item in order_topic_conf.split(";"):
         broker_name, _, count = item.partition(":")
@@ -72,10 +69,10 @@ def select_by_hash(queues: Sequence[MessageQueue], key: str) -> MessageQueue:
 
 
 class RoundRobin:
-    """The next queue, avoiding brokers the caller has reason to avoid.
+    """Selects queues in turn.
 
-    ``start`` is the first index, chosen at random by the caller so that many producers do not
-    begin on the same queue.  ``next`` is the index of the next queue, counted without end.
+    The caller chooses ``start`` at random, so that producers do not all begin at the same queue.
+    ``next`` counts selections; the queue is ``next`` modulo the number of queues.
     """
 
     __slots__ = ("next",)

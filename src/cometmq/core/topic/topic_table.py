@@ -1,7 +1,7 @@
 """The topics of one broker: lookup, creation on demand, the topics of a first boot.
 
-Job: hold `TopicConfig` values with their `DataVersion` and decide what a missing topic becomes.
-It must not persist or register anything; `revision` tells the owner that it has to.
+The table has `TopicConfig` values and their `DataVersion`, and creates missing topics.  It saves
+and registers nothing itself: its owner does when `revision` has grown.
 
 Automatic creation (TopicConfigManager of RocketMQ 5.4): the template topic the client names,
 normally TBW102, must exist with the INHERIT bit.  The new topic gets the smaller of the queues
@@ -47,7 +47,7 @@ def system_topics(
     trace_topic: str | None = None,
     timer: bool = True,
 ) -> list[TopicConfig]:
-    """List the topics a broker creates at its first boot
+    """The topics that a broker creates at its first boot
     (docs/internals/store.md#topics-and-groups-at-first-boot).
 
     `trace_topic` is the name of the trace topic, or None when tracing is off.
@@ -82,8 +82,6 @@ def system_topics(
 class TopicTable:
     """Topics by name; every change moves `version` and `revision`."""
 
-    __slots__ = ("_changed_at", "_made_at", "_reserved", "_topics", "revision", "version")
-
     def __init__(
         self,
         topics: Mapping[str, TopicConfig] | None = None,
@@ -103,15 +101,15 @@ class TopicTable:
         return len(self._topics)
 
     def get(self, topic: str) -> TopicConfig | None:
-        """Give the topic's configuration, or None when it does not exist."""
+        """The topic's configuration; None if it does not exist."""
         return self._topics.get(topic)
 
     def all(self) -> Mapping[str, TopicConfig]:
-        """Give the live table, to read only."""
+        """The live table; callers only read it."""
         return self._topics
 
     def is_reserved(self, topic: str) -> bool:
-        """Say whether this broker made the topic for itself (cluster, broker, reply topic)."""
+        """Whether this broker made the topic for itself (cluster, broker or reply topic)."""
         return topic in self._reserved
 
     def seed(self, topics: Iterable[TopicConfig], now_ms: int) -> None:
@@ -122,7 +120,7 @@ class TopicTable:
                 self.put(config, now_ms)
 
     def touch(self, now_ms: int) -> None:
-        """Move the version without a change: what name servers hold is to be replaced."""
+        """Raise the version without a change, so that name servers replace their copy."""
         self._changed(now_ms)
 
     def put(self, config: TopicConfig, now_ms: int) -> None:
@@ -135,11 +133,11 @@ class TopicTable:
             self._made_at[config.topic] = self.revision
 
     def made_at(self, topic: str) -> int:
-        """The revision at which a topic came into the table; 0 when it was there from the start."""
+        """The revision at which a topic was created; 0 if it existed from the start."""
         return self._made_at.get(topic, 0)
 
     def changed_at(self, topic: str) -> int:
-        """The revision of a topic's last change; 0 when it is as it was at the start."""
+        """The revision of a topic's last change; 0 if it has not changed since the start."""
         return self._changed_at.get(topic, 0)
 
     def delete(self, topic: str, now_ms: int) -> bool:
@@ -152,7 +150,7 @@ class TopicTable:
     def create_from_template(
         self, topic: str, template: str, queue_count: int, now_ms: int
     ) -> TopicConfig | None:
-        """Create `topic` after the template topic, or give None when that may not be.
+        """Create `topic` by the template topic; None if the template does not allow it.
 
         An existing topic is returned as it is.
         """
@@ -174,7 +172,7 @@ class TopicTable:
         return created
 
     def ensure(self, topic: str, queue_count: int, now_ms: int, perm: int = 6) -> TopicConfig:
-        """Give a retry, dead-letter or other topic of the broker's own, creating it if missing."""
+        """A retry, dead-letter or other topic of the broker's own; it is created if missing."""
         known = self._topics.get(topic)
         if known is None:
             known = TopicConfig(topic, queue_count, queue_count, perm)

@@ -1,1 +1,1 @@
-"""Open transactions of a broker and what is due for each."""
+"""Open transactions of a broker, and when each is checked or given up."""

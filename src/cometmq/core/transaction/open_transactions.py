@@ -1,8 +1,8 @@
-"""Open transactions of a broker: half messages without an end, op messages, rules of check-back.
+"""Open transactions of a broker: half messages without an outcome, op messages, check-back rules.
 
 A broker stores a half message again to count a check, or to move the offset that the half queue is
 read from.  The message then has a new queue offset, and its producer may still name an earlier one.
-The table knows all of them; they are one transaction with one end
+The table maps all of these offsets to one transaction with one outcome
 (docs/internals/delivery.md#half-messages).
 
 Source of formats: ``TransactionalMessageServiceImpl`` and ``TransactionalMessageUtil`` of RocketMQ
@@ -21,8 +21,8 @@ from cometmq.codec.properties import find_property
 __all__ = [
     "OP_TAG",
     "CheckRules",
+    "CommitContent",
     "HalfMessage",
-    "KeptHalf",
     "OpenHalves",
     "decode_op_body",
     "encode_op_body",
@@ -37,8 +37,8 @@ _NEVER: Final = b"-1,"
 """An op body that names no message: Java ignores offsets before the one it has reached."""
 
 
-class KeptHalf(msgspec.Struct, gc=False, frozen=True):
-    """What the commit of a half message stores, as the log has it."""
+class CommitContent(msgspec.Struct, gc=False, frozen=True):
+    """The parts of a half message, as the log has them, that its commit stores again."""
 
     queue_id: int
     """The queue its producer chose."""
@@ -70,7 +70,7 @@ class HalfMessage(msgspec.Struct, gc=False):
     """The queue offset it was first stored at, -1 when this is the first."""
     topic: str = ""
     """The topic its producer chose; "" if it names none."""
-    cached: KeptHalf | None = None
+    cached: CommitContent | None = None
     """What the commit stores; None if it must be read from the log."""
 
 
@@ -85,7 +85,7 @@ class CheckRules(msgspec.Struct, frozen=True):
     """fileReservedTime"""
 
     def is_due(self, half: HalfMessage, now_ms: int) -> bool:
-        """Whether the producer is to be asked now, or the message to be given up."""
+        """Whether it is time to ask the producer, or to give the message up."""
         if self.is_abandoned(half, now_ms):
             return True
         age_ms = now_ms - half.born_ms
@@ -95,18 +95,18 @@ class CheckRules(msgspec.Struct, frozen=True):
         return age_ms < 0 or age_ms > self.timeout_ms
 
     def is_abandoned(self, half: HalfMessage, now_ms: int) -> bool:
-        """Whether it was checked as often as it may be, or is older than messages are kept."""
+        """Whether it was checked as often as allowed, or is older than the retention time."""
         return half.check_count >= self.check_max or now_ms - half.born_ms > self.reserved_ms
 
     def first_check_ms(self, half: HalfMessage) -> int:
-        """Age from which on the producer is asked."""
+        """The age at which the producer is asked for the first time."""
         return self.timeout_ms if half.immunity_s < 0 else half.immunity_s * 1000
 
 
 def immunity_ms(text: bytes | None, timeout_ms: int) -> int | None:
-    """How long a producer's own end is accepted; None for ever, without the property.
+    """How long a producer may end its transaction unasked; None for ever, without the property.
 
-    Not shorter than `timeout_ms`, and that also where the property is no number.
+    The time is at least `timeout_ms`, also if the property is not a number.
     """
     if not text:
         return None
@@ -114,7 +114,7 @@ def immunity_ms(text: bytes | None, timeout_ms: int) -> int | None:
 
 
 def immunity_s(text: bytes | None) -> int:
-    """CHECK_IMMUNITY_TIME_IN_SECONDS as a number, -1 for none or no number."""
+    """CHECK_IMMUNITY_TIME_IN_SECONDS as a number; -1 if it is missing or not a number."""
     return -1 if text is None else max(-1, _number(text))
 
 
@@ -127,7 +127,7 @@ def end_deadline_ms(properties: bytes, born_ms: int, timeout_ms: int) -> int | N
 def half_of(
     queue_offset: int, physical_offset: int, born_ms: int, properties: bytes
 ) -> HalfMessage:
-    """Read what matters of a half message from its property string."""
+    """The half message at these offsets, from its property string."""
     immunity = find_property(properties, b"CHECK_IMMUNITY_TIME_IN_SECONDS")
     checks = find_property(properties, b"TRANSACTION_CHECK_TIMES")
     first = find_property(properties, b"TRAN_PREPARED_QUEUE_OFFSET")
@@ -147,7 +147,7 @@ def half_of(
 
 
 def _number(text: bytes) -> int:
-    """A decimal number, -1 for anything else."""
+    """A decimal number; -1 for any other text."""
     try:
         return int(text)
     except ValueError:
@@ -155,29 +155,27 @@ def _number(text: bytes) -> int:
 
 
 def encode_op_body(queue_offsets: list[int]) -> bytes:
-    """Name half messages that are ended: ``10,11,``; for none a body that names nothing."""
+    """The body that names ended half messages, ``10,11,``; without any, a body that names none."""
     if not queue_offsets:
         return _NEVER
     return b"".join([b"%d," % queue_offset for queue_offset in queue_offsets])
 
 
 def decode_op_body(body: bytes) -> list[int]:
-    """The queue offsets an op message names: 5.x writes ``10,11,``, 4.x a single number."""
+    """The queue offsets in an op message: RocketMQ 5 writes ``10,11,``, 4 a single number."""
     return [int(part) for part in body.split(b",") if part.strip().isdigit()]
 
 
 class OpenHalves:
     """The half messages of one queue that are neither committed, rolled back nor given up."""
 
-    __slots__ = ("_earlier", "_newest", "_open", "changes", "counts")
-
     def __init__(self) -> None:
         self._open: dict[int, HalfMessage] = {}
         self._newest: dict[int, int] = {}
-        """Earlier queue offset to newest one, of messages that were stored again."""
+        """Earlier queue offset -> newest one, for messages that were stored again."""
         self._earlier: dict[int, list[int]] = {}
         self.counts: dict[str, int] = {}
-        """Open transactions by topic; a topic stays after its last one."""
+        """How many transactions are open, by topic; a topic stays after its last one."""
         self.changes = 0
         """How often `counts` has changed."""
 

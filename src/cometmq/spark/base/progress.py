@@ -13,13 +13,15 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from cometmq.report.texts import duration_text, number_text
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from types import TracebackType
 
     from cometmq.spark.base.reach import Reach
 
-__all__ = ["RunProgress", "Summary", "duration_text", "number_text"]
+__all__ = ["RunProgress", "Summary"]
 
 #: Seconds between lines where there is no terminal.
 PLAIN_EVERY_S: Final = 10.0
@@ -29,27 +31,6 @@ RATE_OVER_S: Final = 10.0
 _COLUMNS: Final = (160, 24)
 """Assumed size of a terminal that does not report its own."""
 _SAMPLES_MAX: Final = 2_000
-
-
-def number_text(value: float | None) -> str:
-    """``12,345`` or ``0.25``; ``-`` where there is none."""
-    if value is None:
-        return "-"
-    if isinstance(value, int) or value == int(value) or abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:,.2f}"
-
-
-def duration_text(seconds: float) -> str:
-    """``0.8 s``, ``42 s``, ``3 min 20 s``, ``2 h 05 min``."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
 
 
 class RunProgress:
@@ -228,9 +209,17 @@ class Summary:
             "report": self.report_path,
         }
 
+    def facts_as_text(self, *, without: Collection[str] = ()) -> list[tuple[str, str]]:
+        """Name and value of each fact, but for some."""
+        return [
+            (name.replace("_", " "), _value(name, value))
+            for name, value in self.facts.items()
+            if name not in without
+        ]
+
     def as_text(self) -> str:
         """The summary as aligned lines, followed by the faults."""
-        rows = [(name.replace("_", " "), _value(name, value)) for name, value in self.facts.items()]
+        rows = self.facts_as_text()
         if self.report_path is not None:
             rows.append(("report", self.report_path))
         width = max((len(name) for name, _ in rows), default=0)

@@ -37,8 +37,6 @@ class Reach:
         rows: returns the rows read so far; None where `move` sets positions.
     """
 
-    __slots__ = ("_at", "_is_over", "_ranges", "rows")
-
     def __init__(self, ranges: Mapping[str, tuple[int, int]], rows: Callable[[], int] | None):
         self._ranges: Ranges = dict(ranges)
         self._at: dict[str, int] = {}

@@ -86,7 +86,7 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next micro-batch; `start` itself when there is nothing new.
 
         Raises:
-            NoRoute: a queue is gone and `failOnDataLoss` is true.
+            NoRoute: a queue no longer exists and `failOnDataLoss` is true.
             OffsetOutOfRange: messages were lost and `failOnDataLoss` is true.
         """
         self._mirror(start)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cometmq.arrow.options import nearest
 from cometmq.core.retry.dead_letters import REASON_PROPERTIES
 from cometmq.errors import ConfigError, NoRoute
+from cometmq.model import MessageQueue
 from cometmq.model.names import DLQ_PREFIX
 from cometmq.model.properties import (
     DLQ_ORIGIN_MESSAGE_ID,
@@ -31,9 +32,9 @@ __all__ = [
     "by_cause",
     "dead_topics",
     "explain",
+    "offsets_of",
     "over_time",
     "select_dead",
-    "to_redrive",
 ]
 
 GROUPINGS: Final = ("originTopic", "consumerGroup", "timesRefused", "tags", "reason")
@@ -48,6 +49,8 @@ class Selection:
     keys: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     """The reason contains one of these texts."""
+    message_ids: tuple[str, ...] = ()
+    """Either of a message's two ids."""
     starting_ms: int | None = None
     """Stored in the dead-letter topic at or after this time."""
     ending_ms: int | None = None
@@ -159,6 +162,10 @@ def select_dead(explained: Any, selection: Selection) -> Any:
     chosen = select_slice(explained, times)
     if selection.origin_topics:
         chosen = chosen.where(sql.col("originTopic").isin(*selection.origin_topics))
+    if selection.message_ids:
+        ids = selection.message_ids
+        own_id = sql.coalesce("uniqKey", "msgId")
+        chosen = chosen.where(sql.col("originMessageId").isin(*ids) | own_id.isin(*ids))
     if selection.reasons:
         conditions = [sql.col("reason").contains(text) for text in selection.reasons]
         condition = conditions[0]
@@ -168,12 +175,16 @@ def select_dead(explained: Any, selection: Selection) -> Any:
     return chosen
 
 
-def to_redrive(selected: Any, target: str | None = None) -> Any:
-    """The rows for `ordered_send`: to the given topic, or to each message's origin topic.
-
-    Without a topic, messages of unknown origin are left out; `preview` counts the others.
-    """
+def offsets_of(selected: Any) -> dict[MessageQueue, list[int]]:
+    """The ascending queue offsets of the rows, by queue."""
     from pyspark.sql import functions as sql
 
-    to = sql.col("originTopic") if target is None else sql.lit(target)
-    return selected.withColumn("target", to).where(sql.col("target").isNotNull())
+    rows = (
+        selected.groupBy("topic", "broker", "queueId")
+        .agg(sql.sort_array(sql.collect_list("queueOffset")).alias("offsets"))
+        .collect()
+    )
+    return {
+        MessageQueue(row["topic"], row["broker"], row["queueId"]): list(row["offsets"])
+        for row in rows
+    }

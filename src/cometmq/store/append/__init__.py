@@ -1,4 +1,4 @@
-"""Appending messages: bytes into the log, units into queues, keys before the index.
+"""Appending messages: records to the log, units to queues, keys to the index's list.
 
 One call appends many messages.
 """

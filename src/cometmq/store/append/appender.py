@@ -1,14 +1,14 @@
-"""Appends messages: each into the log, its unit into its queue, its keys before the index.
+"""Appends messages: the record to the log, the unit to its queue, the keys to the index's list.
 
 `append` takes messages of any queues; a single put is an append of one message.  A batch
 (`put_batch`, or `put_packed` for the bytes that a client packed) is stored as a whole or not at
 all.
 
-The usual message is *simple* (record_encoder.py) and fits the mapped window.  Everything else
-(IPv6 hosts, CRC tails, long properties, messages without a queue offset, a new queue, a window
-that is full) is appended by `_append_generally`.
+The usual message is *simple* (record_encoder.py) and fits the mapped window; the loop of `append`
+encodes it.  `_append_generally` appends all others: those with IPv6 hosts, CRC tails, long
+properties or no queue offset, and those that the window has no room for.
 
-A message is visible when it is *confirmed*: at once with asynchronous flush, after its flush
+A message becomes visible when it is *confirmed*: at once with asynchronous flush, after its flush
 (`confirm`) with SYNC_FLUSH.
 """
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from cometmq.store.base.config import StoreConfig
     from cometmq.store.base.results import IndexKeys
+    from cometmq.store.index.keys import PendingKeys
     from cometmq.store.index.service import IndexService
     from cometmq.store.log.commit_log import CommitLog
     from cometmq.store.log.flush import Flusher
@@ -45,13 +46,13 @@ __all__ = ["Appender"]
 _NO_HOST: Final = bytes(8)
 # CommitLog adds this to maxMessageSize for everything but the body.
 _HEAD_BYTES_MAX: Final = 64 << 10
-# sysFlag 4 (prepared) and 12 (rolled back) share this bit: such messages have no queue offset.
+# Prepared (sysFlag 4) and rolled-back (12) messages share this bit; they have no queue offset.
 _UNQUEUED: Final = 0x4
 _ROLLBACK: Final = 0xC
 _NO_KEYS: Final = (None, None, None)
-# More messages than this do not wait for the timer to be indexed.
+# With more messages than this to index, a put does not leave them to the timer.
 _KEYS_WAITING_MAX: Final = 4096
-# No store time: the next put looks around first.
+# In place of a store time: the next put checks the store first.
 _UNCHECKED: Final = -1
 
 _CRC_MASK: Final = 0x7FFFFFFF
@@ -61,31 +62,11 @@ _pack_unit: Final = CQ_UNIT.pack
 
 
 class Appender:
-    """The writing side of a store."""
+    """Appends messages to one store.
 
-    __slots__ = (
-        "_body_max",
-        "_checked_ms",
-        "_config",
-        "_encoder",
-        "_flusher",
-        "_index",
-        "_is_indexed",
-        "_is_sync",
-        "_keys",
-        "_log",
-        "_origins",
-        "_queues",
-        "_refusal",
-        "_retention",
-        "_size_max",
-        "_topics",
-        "_unconfirmed",
-        "_writer",
-        "arrival_listener",
-        "last_store_ms",
-        "leave_cut_file",
-    )
+    Args:
+        leave_cut_file: ends the log's last file after something outside has cut it.
+    """
 
     def __init__(
         self,
@@ -96,6 +77,7 @@ class Appender:
         flusher: Flusher,
         index: IndexService,
         retention: Retention,
+        leave_cut_file: Callable[[], None],
     ) -> None:
         self._log = log
         self._queues = queues
@@ -117,8 +99,7 @@ class Appender:
         self._checked_ms = _UNCHECKED
         self._origins: dict[bytes, bytes] = {}
         self._unconfirmed: deque[tuple[int, ConsumeQueue, int, int]] = deque()
-        self.leave_cut_file: Callable[[], None] = lambda: None
-        """Called when the active file turns out to be cut from outside."""
+        self._leave_cut_file = leave_cut_file
         self.last_store_ms = -1
         """Store time of the newest message of this life, -1 for none."""
         self.arrival_listener: Callable[[str, int, int, int], None] | None = None
@@ -132,7 +113,8 @@ class Appender:
     ) -> list[PutResult]:
         """Append messages of any queues, in order, until one is refused.
 
-        Returns where each message is; fewer results than items mean that the next one is refused.
+        Returns one result for each stored message.  With fewer results than items, the item behind
+        the last result was refused.
 
         Raises:
             DiskFull, MessageIllegal, StoreClosed: the first message is refused, none is stored.
@@ -142,6 +124,8 @@ class Appender:
         usual_origin = self._origins.get(born_host) or self._origin(born_host, store_ms)
         log, topics, body_max = self._log, self._topics, self._body_max
         is_sync, is_indexed = self._is_sync, self._is_indexed
+        self.last_store_ms = store_ms
+        add_keys = self._keys.append
         first = position = log.wrote
         limit = log.limit
         parts: list[bytes] = []
@@ -153,10 +137,11 @@ class Appender:
                 body = item.body
                 properties = item.properties
                 sys_flag = item.sys_flag
+                queue_id = item.queue_id
                 try:
-                    queue = topics[topic][item.queue_id]
+                    queue = topics[topic][queue_id]
                 except KeyError:
-                    queue = self.new_queue(topic, item.queue_id)
+                    queue = self.new_queue(topic, queue_id)
                 body_bytes = len(body)
                 properties_bytes = len(properties)
                 size = queue.fixed_bytes + body_bytes + properties_bytes
@@ -168,10 +153,13 @@ class Appender:
                     or properties_bytes >= LENGTHS_COUNT
                     or sys_flag & _UNQUEUED
                 ):
-                    # With nothing to write there may be no window: its file was cut.
+                    # Without parts nothing is written: there may be no window.
                     if parts:
                         self._write(first, b"".join(parts))
                         parts = []
+                    # Pulls are answered in the order of the messages.
+                    self._announce(arrivals)
+                    arrivals = []
                     results.append(self._append_generally(queue, item, born_host, store_ms))
                     first = position = log.wrote
                     limit = log.limit
@@ -183,7 +171,7 @@ class Appender:
                     )
                 queue_offset = queue.max
                 head = _pack_head(
-                    size, queue.magic, crc32(body) & _CRC_MASK, queue.queue_id, item.flag,
+                    size, queue.magic, crc32(body) & _CRC_MASK, queue_id, item.flag,
                     queue_offset, position, sys_flag, item.born_ms, origin, body_bytes,
                 )  # fmt: skip
                 tags_code = item.tags_code
@@ -192,8 +180,9 @@ class Appender:
                 parts += (head, body, queue.topic_part, LENGTHS[properties_bytes], properties)
                 following = queue.max = queue_offset + 1
                 results.append(PutResult(position, queue_offset, end))
-                if is_indexed and item.index_keys is not None:
-                    self._keys.append((topic, position, store_ms, item.index_keys))
+                index_keys = item.index_keys
+                if is_indexed and index_keys is not None:
+                    add_keys((topic, position, store_ms, index_keys))
                 if not queue.is_dirty:
                     self._writer.mark(queue, position, store_ms)
                 if is_sync:
@@ -201,27 +190,71 @@ class Appender:
                 else:
                     queue.visible = following
                     if queue.is_watched:
-                        arrivals.append((topic, item.queue_id, following, tags_code))
+                        arrivals.append((topic, queue_id, following, tags_code))
                 position = end
         except StoreError:
             if not results:
                 raise
         finally:
             if parts:
-                start = first - log.buffer_start
-                log.buffer[start : start + position - first] = b"".join(parts)
+                log.write(first, b"".join(parts))
                 log.wrote = position
         if is_sync:
             self._flusher.request()
-        elif arrivals and self.arrival_listener is not None:
+        else:
+            self._announce(arrivals)
+        return results
+
+    def _announce(self, arrivals: Sequence[tuple[str, int, int, int]]) -> None:
+        """Tell the listener of the messages that watched queues got."""
+        if arrivals and self.arrival_listener is not None:
             for arrival in arrivals:
                 self.arrival_listener(*arrival)
-        return results
+
+    def room(self, born_host: bytes, store_ms: int) -> tuple[int, int, bytes] | None:
+        """Return what simple records need: physical offset of the next one, end of the room for
+        them, and origin (record_encoder.py).
+
+        None means that `append` has something to say or to do first.
+        """
+        if store_ms != self._checked_ms:
+            if self._refusal is not None:
+                return None
+            self._check(store_ms)
+        log = self._log
+        origin = self._origins.get(born_host) or self._origin(born_host, store_ms)
+        if origin is None or self._is_sync or log.limit <= log.wrote:
+            return None
+        return log.wrote, log.limit, origin
+
+    def append_encoded(
+        self,
+        records: bytes,
+        queues: Sequence[tuple[ConsumeQueue, bytes, int, int]],
+        keys: Sequence[PendingKeys],
+        arrivals: Sequence[tuple[str, int, int, int]],
+        store_ms: int,
+    ) -> None:
+        """Append simple records that the native core has encoded for the room that `room` gave.
+
+        `queues` has each queue with its units, its next queue offset, and the physical offset of
+        its first record.
+        """
+        for queue, units, _, _ in queues:
+            queue.tail += units
+        self._write(self._log.wrote, records)
+        self.last_store_ms = store_ms
+        self._keys += keys
+        for queue, _, following, position in queues:
+            queue.max = queue.visible = following
+            if not queue.is_dirty:
+                self._writer.mark(queue, position, store_ms)
+        self._announce(arrivals)
 
     def _append_generally(
         self, queue: ConsumeQueue, item: PutItem, born_host: bytes, store_ms: int
     ) -> PutResult:
-        """Append one message of any form, and make room for it where that is missing.
+        """Append one message of any form, and make room for it if needed.
 
         Raises:
             DiskFull, MessageIllegal, StoreClosed: it is refused.
@@ -287,8 +320,10 @@ class Appender:
     ) -> PutResult:
         """Append a packed batch, all of its messages or none, as `put_batch` does.
 
-        `read_keys` gives tags codes and index keys of the property strings; what it raises is
-        raised, and nothing is stored then.
+        Args:
+            packed: the batch as the client has packed it (codec/batch.py).
+            read_keys: returns tags codes and index keys of property strings.  If it raises,
+                nothing is stored.
 
         Raises:
             CodecError: the lengths of the batch do not fit.
@@ -300,11 +335,13 @@ class Appender:
         position = log.wrote
         origin = self._origin(born_host, store_ms)
         queue = self._topics.get(topic, {}).get(queue_id)
-        made = None
+        encoded = None
         if origin is not None and queue is not None:
-            made = encode_packed(queue, packed, position, self._body_max, sys_flag, born_ms, origin)
-        if queue is None or made is None or position + len(made.records) > log.limit:
-            # Not simple, no room in the window, or not sound: decode_batch says what is wrong.
+            encoded = encode_packed(
+                queue, packed, position, self._body_max, sys_flag, born_ms, origin
+            )
+        if queue is None or encoded is None or position + len(encoded.records) > log.limit:
+            # Not simple, no room in the window, or not sound: decode_batch raises for the latter.
             items = decode_batch(packed)
             codes, keys = read_keys([properties for _, _, properties in items])
             return self.put_batch(
@@ -319,13 +356,14 @@ class Appender:
                 born_host=born_host,
                 store_ms=store_ms,
             )
-        # Before anything is stored: whatever `read_keys` raises, nothing is half done.
-        codes, keys = read_keys([tail[2:] for tail in made.tails])
-        offsets = made.positions
-        units = pack_units(offsets, made.sizes, codes)
-        end = self._write(position, made.records)
+        # Before anything is stored, since `read_keys` may raise.
+        codes, keys = read_keys([tail[2:] for tail in encoded.tails])
+        offsets = encoded.positions
+        units = pack_units(offsets, encoded.sizes, codes)
+        end = self._write(position, encoded.records)
         if self._is_indexed:
             self._keys += zip(repeat(topic), offsets, repeat(store_ms), keys)
+        self.last_store_ms = store_ms
         queue_offset = queue.max
         arrived = codes[-1:] if self._is_sync else set(codes)
         self._add_units(queue, units, len(codes), position, end, store_ms, arrived)
@@ -344,8 +382,8 @@ class Appender:
     ) -> PutResult:
         """Append messages of one queue, all in one file, all of them or none.
 
-        A batch is acknowledged as a whole, so it cannot end where one of its messages is refused,
-        as `append` does.
+        A batch is acknowledged as a whole, so unlike `append` it stores none of its messages when
+        one is refused.
 
         Raises:
             DiskFull, MessageIllegal, StoreClosed: it is refused.
@@ -372,18 +410,17 @@ class Appender:
         if self._is_indexed:
             keys = [item.index_keys or _NO_KEYS for item in items]
             self._keys += zip(repeat(topic), offsets, repeat(store_ms), keys)
+        self.last_store_ms = store_ms
         queue_offset = queue.max
         codes = [items[-1].tags_code] if self._is_sync else {item.tags_code for item in items}
         self._add_units(queue, units, len(items), position, end, store_ms, codes)
         return PutResult(position, queue_offset, end, tuple(offsets))
 
     def _write(self, position: int, records: bytes) -> int:
-        """Bytes into the window, which has room; the physical offset behind them."""
+        """Put records into the log, which has room for them; return where they end."""
         log = self._log
-        start = position - log.buffer_start
-        size = len(records)
-        log.buffer[start : start + size] = records
-        log.wrote = end = position + size
+        log.write(position, records)
+        log.wrote = end = position + len(records)
         return end
 
     def _add_units(
@@ -396,7 +433,7 @@ class Appender:
         store_ms: int,
         tags_codes: Collection[int],
     ) -> None:
-        """Units of records that were just written, from a position to an end."""
+        """Add the units of records that were just written, from `position` to `end`."""
         queue.tail += units
         queue.max = following = queue.max + count
         if not queue.is_dirty:
@@ -423,21 +460,26 @@ class Appender:
                 self._origins[born_host] = origin
         return origin
 
-    # -- what stands against it ------------------------------------------------------------
+    # -- refusals ----------------------------------------------------------------------------
 
     @property
     def refusal(self) -> StoreError | None:
-        """Why nothing is appended, None while it is."""
+        """The error that every put raises; None while messages are accepted."""
         return self._refusal
 
     def refuse(self, refusal: StoreError | None) -> None:
-        """Let every put raise this from now on, or take messages again (None)."""
+        """Raise this error in every put from now on; with None, accept messages again."""
         self._refusal = refusal
-        # The next put looks around, whatever its store time.
+        # The next put checks for it, whatever its store time.
         self._checked_ms = _UNCHECKED
 
     def new_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Make a queue for its first message or watcher; raises as `put`."""
+        """Make a queue, for its first message or its first watcher.
+
+        Raises:
+            MessageIllegal: the topic or the queue id cannot be the name of a directory.
+            DiskFull, StoreClosed: the store accepts no messages.
+        """
         self._raise_refusal()
         if not topic or "/" in topic or topic in {".", ".."} or queue_id < 0:
             raise MessageIllegal(f"topic {topic!r}, queue id {queue_id} cannot be a directory")
@@ -459,13 +501,13 @@ class Appender:
         try:
             return self._log.make_room(size)
         except DiskFull:
-            # Do not try again with every message; the timer does.
+            # Refuse the next messages without trying again; the timer tries.
             self.look_for_space()
             raise
 
     @contextlib.contextmanager
     def lifted(self) -> Iterator[None]:
-        """Let puts pass the watermarks: for what is appended again so that a file can go."""
+        """Accept puts above the watermarks: messages that are put again so their file can go."""
         refusal = self._refusal
         is_watermark = isinstance(refusal, DiskFull) and not self._log.is_full
         if is_watermark:
@@ -477,7 +519,7 @@ class Appender:
                 self.refuse(refusal)
 
     def look_for_space(self) -> None:
-        """Writes are refused while the disk is full, and accepted again by themselves."""
+        """Refuse messages if the disk is full; accept them again if it no longer is."""
         log, retention, config = self._log, self._retention, self._config
         if log.is_full:
             log.reserve_next()
@@ -486,7 +528,7 @@ class Appender:
                 DiskFull(
                     f"no space for the next commit-log file in {log.path};"
                     " free space on this file system, writing starts again by itself"
-                    + (f"; {retention.kept}" if retention.kept else "")
+                    + (f"; {retention.stuck_reason}" if retention.stuck_reason else "")
                 )
             )
         elif retention.is_full:
@@ -495,28 +537,28 @@ class Appender:
                     f"disk of {config.root} is used to {retention.used_percent} %, above"
                     f" {config.disk_warning_percent} %: writes are refused until it is below"
                     f" {config.disk_clean_forcibly_percent} %"
-                    + (f"; {retention.kept}" if retention.kept else "")
+                    + (f"; {retention.stuck_reason}" if retention.stuck_reason else "")
                 )
             )
         elif retention.is_stuck:
-            self.refuse(DiskFull(f"{retention.kept}; writes are refused until it can go"))
+            self.refuse(DiskFull(f"{retention.stuck_reason}; writes are refused until it can go"))
         elif isinstance(self._refusal, DiskFull):
             self.refuse(None)
 
     def _check(self, store_ms: int) -> None:
-        """Once a millisecond: may be written, is the file still there, do too many keys wait?"""
+        """Check once a millisecond: for a refusal, for too many keys to index, for a cut file."""
         self._raise_refusal()
-        self._checked_ms = self.last_store_ms = store_ms
+        self._checked_ms = store_ms
         self._origins = {}
         if len(self._keys) > _KEYS_WAITING_MAX:
             self._index.drain(store_ms)
         if self._log.is_active_file_cut():
-            self.leave_cut_file()
+            self._leave_cut_file()
 
     # -- confirmation --------------------------------------------------------------------
 
     def confirm(self, flushed: int) -> None:
-        """The log is flushed up to here: with SYNC_FLUSH its messages become visible."""
+        """Make the messages below a physical offset visible: with SYNC_FLUSH, after a flush."""
         unconfirmed = self._unconfirmed
         while unconfirmed and unconfirmed[0][0] <= flushed:
             _, queue, following, tags_code = unconfirmed.popleft()

@@ -1,11 +1,11 @@
-"""Packed batches: the messages of SEND_BATCH_MESSAGE become records in one loop.
+"""Encodes packed batches: one loop turns the messages of SEND_BATCH_MESSAGE into records.
 
-A packed batch (codec/batch.py) is split, checked and encoded in one visit of each message.  For a
-batch that is not simple (record_encoder.py) or not sound the result is None: `Appender.put_packed`
-then encodes it in the general form, or raises what is wrong.
+The loop splits, checks and encodes each message of a packed batch (codec/batch.py).  It returns
+None for a batch that is not simple (record_encoder.py) or not sound; `Appender.put_packed` then
+encodes the batch in the general form, or raises an error that says what is wrong.
 
-The length of a message's properties and the properties are adjacent, and the same bytes, in a
-packed batch and in a record.  Here both are one piece, the message's *tail*::
+A message ends with the length of its properties and the properties, in a packed batch and in a
+record with the same bytes.  These bytes are the message's *tail*::
 
     packed   |total |0 |0 |flag |body_length |body...|        |plen |properties...|
     record   |head ................ body_length |body...|topic...|plen |properties...|
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 __all__ = ["PackedRecords", "encode_packed", "pack_units"]
 
-# Unsigned: a negative length is a huge one, and nothing of that length is there.
+# Unsigned, so a negative length is a huge one, for which the batch is too short.
 _unpack_item: Final = struct.Struct(">I8xiI").unpack_from
 _pack_head: Final = HEAD_WITH_ORIGIN_V4.pack
 _HEAD_BYTES: Final = 20
 _CRC_MASK: Final = 0x7FFFFFFF
 _TAIL_HEAD_BYTES: Final = 2
-# What a tail of each length has to begin with; shorter ones are none.
+# By length of a tail: the bytes with which it begins.  A tail has 2 bytes at least.
 _TAIL_HEADS: Final = (None, None, *(count.to_bytes(2, "big") for count in range(LENGTHS_COUNT)))
 
 
@@ -46,10 +46,10 @@ class PackedRecords(NamedTuple):
 
     records: bytes
     positions: list[int]
-    """Physical offset of each."""
+    """Physical offset of each record."""
     sizes: list[int]
     tails: list[bytes]
-    """Length of properties (2 bytes) and properties of each."""
+    """The tail of each message: length of the properties (2 bytes) and properties."""
 
 
 def encode_packed(
@@ -61,36 +61,38 @@ def encode_packed(
     born_ms: int,
     origin: bytes,
 ) -> PackedRecords | None:
-    """Records of a packed batch that begins at a physical offset; None: not simple or not sound.
+    """Encode a packed batch; return None when it is not simple or not sound.
 
-    `origin` is what `RecordEncoder.origin` gave for the connection.
+    Args:
+        position: physical offset of the first record.
+        origin: the result of `RecordEncoder.origin` for the connection.
     """
-    place = 0
+    at = 0
     end = len(packed)
     if end > body_bytes_max:
-        # No body can be too long then.
+        # A body may be too long; in a shorter batch none is.
         return None
     first = position
     queue_offset = queue.max
     magic, queue_id, topic_part = queue.magic, queue.queue_id, queue.topic_part
-    # What a record is longer than its item.
-    longer = queue.fixed_bytes - BATCH_ITEM_OVERHEAD_BYTES
+    # A record has so many bytes more than its message in the batch.
+    excess = queue.fixed_bytes - BATCH_ITEM_OVERHEAD_BYTES
     parts: list[bytes] = []
     sizes: list[int] = []
     tails: list[bytes] = []
     tail_heads = _TAIL_HEADS
     try:
-        while place < end:
-            total, flag, body_bytes = _unpack_item(packed, place)
-            body_start = place + _HEAD_BYTES
+        while at < end:
+            total, flag, body_bytes = _unpack_item(packed, at)
+            body_start = at + _HEAD_BYTES
             tail_start = body_start + body_bytes
-            place += total
-            tail = packed[tail_start:place]
-            # One check for all lengths: the message must end exactly where the next one begins.
+            at += total
+            tail = packed[tail_start:at]
+            # This one check covers all lengths: they must add up to the message's total.
             if tail[:_TAIL_HEAD_BYTES] != tail_heads[len(tail)]:
                 return None
             body = packed[body_start:tail_start]
-            size = longer + total
+            size = excess + total
             parts += (
                 _pack_head(
                     size, magic, crc32(body) & _CRC_MASK, queue_id, flag, queue_offset, position,
@@ -105,16 +107,16 @@ def encode_packed(
             position += size
             queue_offset += 1
     except (struct.error, IndexError):
-        # A head that is cut, or properties that are longer than simple ones.
+        # The last head is cut, or properties are longer than simple ones.
         return None
-    if place != end or not sizes:
+    if at != end or not sizes:
         return None
     positions = list(accumulate(sizes[:-1], initial=first))
     return PackedRecords(b"".join(parts), positions, sizes, tails)
 
 
 def pack_units(positions: Sequence[int], sizes: Sequence[int], codes: Sequence[int]) -> bytes:
-    """Consume-queue units of records, in a row."""
+    """Return the consume-queue units of records, joined."""
     count = len(positions)
     flat: list[int] = [0] * (3 * count)
     flat[0::3] = positions

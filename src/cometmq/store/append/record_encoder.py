@@ -1,7 +1,7 @@
-"""Encodes the general form of records, alone and in batches, and what simple records share.
+"""Encodes records of any form, single ones and batches, and the shared part of simple records.
 
-Simple is what nearly every message is: two IPv4 hosts, no CRC tail, properties of less than
-LENGTHS_COUNT bytes.  `Appender.append` and `encode_packed` write that form themselves.
+A *simple* record has two IPv4 hosts, no CRC tail, and properties of less than LENGTHS_COUNT bytes,
+as nearly all do.  `Appender.append` and `encode_packed` encode simple records themselves.
 """
 
 from __future__ import annotations
@@ -36,16 +36,20 @@ _pack_origin: Final = ORIGIN_V4.pack
 _pack_unit: Final = CQ_UNIT.pack
 _V4_BYTES: Final = 8
 
-# The length field of simple properties is ready made: an eighth of a microsecond a message.
+# The length fields of simple properties, made once: this saves 0.12 us a message.
 LENGTHS_COUNT: Final = 1024
 LENGTHS: Final = [length.to_bytes(2, "big") for length in range(LENGTHS_COUNT)]
 
 EncodedBatch = tuple[bytes, bytes, list[int]]
-"""Records in a row, their units in a row, the physical offset of each record."""
+"""The joined records, their joined units, and the physical offset of each record."""
 
 
 def check_sizes(body_bytes: int, properties_bytes: int, body_bytes_max: int) -> None:
-    """Raise MessageIllegal when body or properties are over their limit."""
+    """Refuse a message whose body or properties are too long.
+
+    Raises:
+        MessageIllegal: body or properties are over their limit.
+    """
     if body_bytes > body_bytes_max:
         raise MessageIllegal(
             f"message body of {body_bytes} bytes is over maxMessageSize {body_bytes_max}"
@@ -57,7 +61,7 @@ def check_sizes(body_bytes: int, properties_bytes: int, body_bytes_max: int) -> 
 
 
 class RecordEncoder:
-    """Encodes for one store: its host, its limits, its CRC tails."""
+    """Encodes records with the host, the limits and the CRC setting of one store."""
 
     def __init__(self, config: StoreConfig) -> None:
         self._store_host = config.store_host
@@ -66,13 +70,16 @@ class RecordEncoder:
         self._is_simple = len(config.store_host) == _V4_BYTES and not config.is_crc_appended
 
     def is_simple(self, born_host: bytes) -> bool:
-        """Whether records of this host can be simple ones."""
+        """Return whether messages from this host can be simple records."""
         return self._is_simple and len(born_host) == _V4_BYTES
 
     def origin(
         self, born_host: bytes, store_ms: int, reconsume_times: int = 0, prepared_offset: int = 0
     ) -> bytes | None:
-        """Return the bytes that simple records of one connection and millisecond share, or None."""
+        """Return the bytes that all simple records of one connection and millisecond share.
+
+        Returns None when a record of the connection cannot be simple.
+        """
         if not self.is_simple(born_host):
             return None
         return _pack_origin(born_host, store_ms, self._store_host, reconsume_times, prepared_offset)
@@ -86,7 +93,7 @@ class RecordEncoder:
         born_host: bytes,
         store_ms: int,
     ) -> bytes:
-        """Encode one record in the general form: any hosts, a CRC tail if the store appends them.
+        """Encode one record of any form: with IPv6 hosts, or a CRC tail if the store appends one.
 
         Raises:
             MessageIllegal: body or properties are over their limit.
@@ -131,7 +138,10 @@ class RecordEncoder:
         born_host: bytes,
         store_ms: int,
     ) -> EncodedBatch:
-        """Encode records and units of a batch that begins at a physical offset.
+        """Encode the records and units of a batch.
+
+        Args:
+            position: physical offset of the first record.
 
         Raises:
             MessageIllegal: a body or its properties are over their limit.

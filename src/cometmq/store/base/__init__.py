@@ -1,4 +1,4 @@
-"""What every part of the store shares: the disk interface, settings, results, checkpoint files.
+"""Shared by every part of the store: the disk interface, settings, results, checkpoint files.
 
-Nothing here knows a file format of RocketMQ but the checkpoint's.
+Of RocketMQ's file formats, only the checkpoint's is known here.
 """

@@ -1,25 +1,25 @@
-"""Two small files that say how far the store has come: Java's `checkpoint` and ours.
+"""Two small files that record the store's progress: Java's `checkpoint` and our side file.
 
-`checkpoint` (4096 bytes, store times; codec/checkpoint.py) is kept up to date for a Java broker
-that opens the directory after us.
+`checkpoint` (4096 bytes of store times; codec/checkpoint.py) is for a Java broker that opens the
+directory after us.
 
-`cometmq.checkpoint` is ours: positions and queue ends, so that a restart reads only the end of
-the log.  Java ignores it; and since Java may have written in between, recovery proves that it
-fits before it believes it (recovery.py).  It is a base written atomically and frames appended
-about once a second with what changed::
+`cometmq.checkpoint`, the *side file*, holds positions and the ends of queues, so that a restart
+reads only the end of the log.  Java ignores it and may have written to the store meanwhile, so
+recovery checks that the side file fits the store before using it (recovery/side_trust.py).  The
+file is a base frame, written atomically, and change frames, appended about once a second::
 
     0      4      8
     |length|crc32 |payload ...|     crc32 over the payload; the first broken frame ends the file
     payload: kind 1, then
       base   (1)  heading text (JSON), progress, queues
       change (2)  progress, queues
-      floor  (3)  topic text, physical offset: deleted there, older records are not its own
+      floor  (3)  topic text, physical offset: the topic was deleted when the log ended there
 
-A queue's number is its place among all queues the file has named.  Everything in a frame was true
-for the page cache when the frame was appended, so it holds after the process died; after a power
-cut only `flushed` and the `synced` positions hold (another boot id tells).
+Queues are numbered from 0 in the order in which the file names them.  Every frame described the
+page cache correctly when it was appended, so all its values hold after the process dies.  After a
+power cut (the boot id has changed) only `flushed` and the `synced` positions hold.
 
-Everything here runs in a worker or at load and close; the loop only hands over numbers.
+This code runs in a worker, or at load and close.  The loop only passes numbers to it.
 """
 
 from __future__ import annotations
@@ -58,62 +58,72 @@ _FRAME: Final = struct.Struct(">II")
 _KIND_BASE: Final = 1
 _KIND_CHANGE: Final = 2
 _KIND_FLOOR: Final = 3
+# The fields of StoreProgress.
 _PROGRESS: Final = struct.Struct(">qqqqqqqqqqqB")
 _COUNT: Final = struct.Struct(">I")
-# queue number, end in queue offsets, end of its last record in the log; then a name if new.
+# Queue number, queue offset of the end, physical end of the last record, length of the name (0 for
+# a queue that was named before).
 _QUEUE: Final = struct.Struct(">IqqH")
 _FLOOR: Final = struct.Struct(">qH")
-# Changes are merged into a new base when they exceed this and the base several times.
+# A new base replaces base and changes when the changes are larger than both of these limits.
 _CHANGE_BYTES_MAX: Final = 1 << 20
 _CHANGE_BASES_MAX: Final = 4
-# The head of a record up to its body: times, hosts and offsets make it its own.
+# The head of a record up to its body: times, hosts and offsets make it unique.
 FINGERPRINT_BYTES: Final = 88
 
 
 class StoreProgress(NamedTuple):
-    """How far each part has come, in physical offsets unless said."""
+    """The progress of each part of the store; a position is a physical offset."""
 
     derived: int = 0
-    """Units of all records below are in queue files."""
+    """The units of all records below this position are in queue files or the unit journal."""
     flushed: int = 0
-    """The log is on stable storage up to here."""
+    """The log is on stable storage up to this position."""
     synced: int = 0
-    """Units of all records below are on stable storage."""
+    """The units of all records below this position are on stable storage."""
     indexed: int = 0
-    """Index entries of all records below are in index files."""
+    """The index entries of all records below this position are in index files."""
     index_synced: int = 0
+    """The index entries of all records below this position are on stable storage."""
     index_end: int = -1
     """Physical offset in the newest index entry, -1 for none."""
     index_slots_count: int = 0
-    """Entries of the newest index file that its slot table on disk knows."""
+    """Entries of the newest index file below this number are in its slot table on disk."""
     log_min: int = 0
+    """Where the log begins."""
     mark: int = -1
-    """Physical offset of a record near `flushed`, -1 for none."""
+    """Physical offset of a record near `flushed`, to recognise the log by; -1 for none."""
     mark_crc: int = 0
     """CRC-32 of that record's head."""
     physic_ms: int = 0
-    """physicMsgTimestamp of `checkpoint`, or the one about to be written."""
+    """physicMsgTimestamp of `checkpoint`, which is written just after this frame."""
     is_clean: int = 0
     """1 after a clean stop."""
 
 
 class QueueEnd(NamedTuple):
-    """A queue's units in its files."""
+    """Where the units in a queue's files end."""
 
     end: int
+    """Queue offset behind the last unit."""
     last_physical_end: int
+    """Physical offset behind the record of the last unit."""
 
 
 @dataclass(slots=True)
 class SideState:
-    """What the side file says, once read."""
+    """The content of a side file."""
 
     heading: dict[str, Any] = field(default_factory=dict)
+    """Who wrote the file (process id, boot id), the file sizes, and the unit journal's number."""
     progress: StoreProgress = field(default_factory=StoreProgress)
+    """The progress in the last frame."""
     previous_physic_ms: int = -1
+    """`progress.physic_ms` of the frame before the last one."""
     queues: dict[tuple[str, int], QueueEnd] = field(default_factory=dict)
+    """By topic and queue id: where the queue ends."""
     floors: dict[str, int] = field(default_factory=dict)
-    """Topic -> physical offset below which its records do not count (it was deleted)."""
+    """By deleted topic: records below this physical offset no longer belong to the topic."""
 
 
 def fingerprint(head: bytes | memoryview) -> int:
@@ -122,7 +132,7 @@ def fingerprint(head: bytes | memoryview) -> int:
 
 
 def load_side_file(disk: Disk, path: str) -> SideState | str:
-    """Read the side file; return a sentence instead when it is absent or broken."""
+    """Read the side file; return a sentence that says why when it is absent or broken."""
     try:
         raw = disk.read_bytes(path)
     except OSError:
@@ -148,6 +158,7 @@ def load_side_file(disk: Disk, path: str) -> SideState | str:
 
 
 def _apply(state: SideState, names: list[tuple[str, int]], payload: bytes) -> None:
+    """Apply one frame to `state`; `names` maps queue numbers to topic and queue id."""
     kind = payload[0]
     position = 1
     if kind == _KIND_FLOOR:
@@ -186,7 +197,8 @@ class SideFile:
     def __init__(self, disk: Disk, root: str, heading: dict[str, Any]) -> None:
         self._disk = disk
         self._path = f"{root}/{SIDE_FILE_NAME}"
-        self._heading = {"format": _FORMAT, **heading}
+        self.heading = {"format": _FORMAT, **heading}
+        """Which process writes, and the store's file sizes."""
         self._numbers: dict[tuple[str, int], int] = {}
         self._ends: dict[tuple[str, int], QueueEnd] = {}
         self._floors: dict[str, int] = {}
@@ -204,17 +216,18 @@ class SideFile:
     ) -> None:
         """Replace the file by one base frame, durably.
 
-        `units_generation` names the unit journal that belongs to it from now on.
+        Args:
+            units_generation: the number of the unit journal that belongs to the file from now on.
         """
         if units_generation is not None:
-            self._heading["units_generation"] = units_generation
+            self.heading["units_generation"] = units_generation
         self._progress = progress
         self._ends = dict(queues)
         self._floors = {
             topic: offset for topic, offset in floors.items() if offset > progress.log_min
         }
         self._numbers = {}
-        heading = json.dumps({**self._heading, "floors": self._floors}).encode()
+        heading = json.dumps({**self.heading, "floors": self._floors}).encode()
         payload = b"".join(
             (
                 bytes((_KIND_BASE,)),
@@ -231,7 +244,7 @@ class SideFile:
         self._position = self._base_bytes = len(raw)
 
     def append(self, progress: StoreProgress, changed: dict[tuple[str, int], QueueEnd]) -> None:
-        """Add what changed since the last frame."""
+        """Append a frame with the progress and the queues that have changed since the last one."""
         self._progress = progress
         self._ends.update(changed)
         limit = max(_CHANGE_BYTES_MAX, _CHANGE_BASES_MAX * self._base_bytes)
@@ -243,11 +256,11 @@ class SideFile:
         )
 
     def append_removed(self, topic: str, queue_id: int) -> None:
-        """Record that a queue was removed because all its messages are gone."""
+        """Record that a queue was removed because all its messages have expired."""
         self.append(self._progress, {(topic, queue_id): QueueEnd(0, 0)})
 
     def append_floor(self, topic: str, physical_offset: int) -> None:
-        """Record that a topic was deleted: its records below this offset no longer count."""
+        """Record that a topic was deleted: records below this offset no longer belong to it."""
         self._floors[topic] = physical_offset
         for key in [key for key in self._ends if key[0] == topic]:
             del self._ends[key]
@@ -294,7 +307,7 @@ class JavaCheckpoint:
         self.value = Checkpoint()
 
     def load(self) -> Checkpoint:
-        """Read the file; zeros when it is absent or cut (Java then reads the whole log)."""
+        """Read the file; return zeros when it is absent or cut (Java then reads the whole log)."""
         try:
             self.value = decode_checkpoint(self._disk.read_bytes(self._path))
         except (OSError, CodecError):
@@ -302,7 +315,7 @@ class JavaCheckpoint:
         return self.value
 
     def store(self, value: Checkpoint) -> None:
-        """Write the file in place when the value changed, as Java does."""
+        """Write the file in place if the value has changed, as Java does."""
         if value == self.value and self._file is not None:
             return
         if self._file is None:

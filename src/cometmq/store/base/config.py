@@ -1,7 +1,7 @@
 """Settings of the store, with RocketMQ's defaults (``MessageStoreConfig``;
 docs/internals/store.md#settings).
 
-Plain values: the broker maps configuration keys to them.  Sizes are bytes, times ms.
+The broker maps its configuration keys to these fields.  Sizes are in bytes, times in ms.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DELAYS_MS_DEFAULT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """What a MessageStore needs to know; every field has RocketMQ's default."""
+    """The settings of one message store; every default is RocketMQ's."""
 
     root: str
     """storePathRootDir."""
@@ -63,7 +63,7 @@ class StoreConfig:
     transfer_bytes_max: int = 256 << 10
     """maxTransferBytesOnMessageInMemory: bytes in one answer, the first message excepted."""
     filter_units_max: int = 800
-    """maxFilterMessageSize / 20: units looked at in one filtered read."""
+    """maxFilterMessageSize / 20: units examined in one filtered read."""
     is_crc_appended: bool = False
     """enabledAppendPropCRC."""
     is_crc_checked_on_recover: bool = True

@@ -2,25 +2,26 @@
 
 Every byte the store reads or writes goes through a `Disk`, so that tests can pass one that
 tears writes, drops unsynced pages, fills up or flips bits.  Production passes `RealDisk`.
-This module knows paths, bytes and sizes; it must not know any file format.
+This module handles paths, bytes and sizes, and no file format.
 
-What survives what
+Durability
     A write (through a mapping, `write`, `write_atomic`) survives the death of the process as
     soon as the call returns: it is in the page cache.  It survives a power cut only after
     `sync` of that file (data) and `sync_dir` of its directory (the name) have returned.
-    `write_atomic` includes both.  `boot_id` tells the two cases apart after a restart.
+    `write_atomic` includes both.  After a restart, `boot_id` says which of the two happened.
 
 Threads
     `sync`, `read`, long reads, `remove`, `open_log` with `create`, `unmap` and
     `usage` may block and are meant for a worker; the rest is quick enough for the loop.
-    A file object closes its descriptor when the last reference goes, so a worker that still
-    holds one never meets a descriptor number that was given to another file.
+    A file object closes its descriptor with its last reference.  So a worker that still has the
+    object never uses a descriptor number that now belongs to another file.
 
 Fallbacks
-    `posix_fallocate` missing (macOS): blocks are reserved by writing zeros.
-    `RWF_NOWAIT` missing or refused by the file system: `read_resident` says "not known to be
-    resident" (None) and callers read in a worker.  `SEEK_DATA` missing: every byte counts as
-    data.  `fcntl` missing (Windows) is not supported by the store.
+    Without `posix_fallocate` (macOS), zeros are written to reserve blocks.  Without `RWF_NOWAIT`,
+    or where the file system refuses it, `read_resident` returns None and callers read in a
+    worker.  A file system in memory (tmpfs) refuses it too, but every read of it is a resident one.
+    Without `SEEK_DATA`, every byte counts as data.  The store does not run without `fcntl`
+    (Windows).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import mmap
 import os
 import shutil
 import struct
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cometmq.errors import DiskFull, StoreCorrupt, StoreLocked
@@ -56,10 +58,11 @@ MAP_GRANULARITY: Final = mmap.ALLOCATIONGRANULARITY
 
 _ZEROS: Final = bytes(1 << 20)
 _RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
-# Stores this process has open: closing a second descriptor would drop fcntl's lock.
-_HELD: Final[set[str]] = set()
-# Errors by which kernels and file systems say that RWF_NOWAIT is not theirs.
+# Locks of this process: closing a second descriptor of a lock file would drop fcntl's lock.
+_LOCK_KEYS: Final[set[str]] = set()
+# Errors of kernels and file systems that do not support RWF_NOWAIT.
 _NOWAIT_REFUSED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+_MEMORY_FILE_SYSTEMS: Final = frozenset({"tmpfs", "ramfs"})
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 # struct flock of 64-bit Linux: type, whence, start, length, pid.
 _FLOCK: Final = struct.Struct("hhqqi4x")
@@ -79,22 +82,26 @@ class RandomFile(Protocol):
     path: str
 
     def read(self, position: int, length: int) -> bytes:
-        """Bytes at `position`; fewer than `length` at the end of the file.  May block."""
+        """Return bytes at `position`; fewer than `length` at the end of the file.  May block."""
 
     def read_resident(self, position: int, length: int) -> bytes | bytearray | None:
-        """As `read` when all bytes are in memory; None when it may block."""
+        """As `read` if all bytes are in memory; None if a read may block."""
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
-        """Write all of `data` at `position`; raises DiskFull when there is no space."""
+        """Write all of `data` at `position`.
+
+        Raises:
+            DiskFull: there is no space.
+        """
 
     def sync(self) -> None:
         """Return when everything written (also through mappings) is on stable storage."""
 
     def size(self) -> int:
-        """Return the file's present length as the system knows it (it may have been cut)."""
+        """Return the present length; something outside may have cut the file."""
 
     def resize(self, size: int) -> None:
-        """Cut or extend with zeros (sparse) to `size` bytes."""
+        """Cut the file to `size` bytes, or extend it with zeros (sparse)."""
 
     def next_data(self, position: int) -> int | None:
         """Return the first position >= `position` that may hold data; None without one."""
@@ -106,13 +113,17 @@ class LogFile(RandomFile, Protocol):
     """A file whose blocks are reserved, so that storing through a mapping cannot fault."""
 
     def map(self, position: int, length: int) -> Mapping:
-        """Map `length` bytes from `position` (a multiple of MAP_GRANULARITY), cut at the end."""
+        """Map `length` bytes from `position` (a multiple of MAP_GRANULARITY), up to the file's end.
+
+        Raises:
+            StoreCorrupt: something outside has cut the file.
+        """
 
     def map_for_reading(self, position: int, length: int) -> Mapping:
-        """As `map`, read-only and read ahead of; it is unmapped with its last reference."""
+        """As `map`, read-only and with read-ahead; the last reference unmaps it."""
 
     def unmap(self, mapping: Mapping) -> bool:
-        """Unmap a window; return False while a memoryview of it exists (try later)."""
+        """Unmap a window; return False while a memoryview of it exists."""
 
 
 class StoreLock(Protocol):
@@ -125,47 +136,67 @@ class Disk(Protocol):
     """A tree of files.  Paths are strings with '/'."""
 
     def listdir(self, path: str) -> list[str]:
-        """Sorted names in `path`; empty when it does not exist."""
+        """Return the sorted names in `path`; none when it does not exist."""
 
     def exists(self, path: str) -> bool: ...
     def is_dir(self, path: str) -> bool: ...
 
     def size(self, path: str) -> int:
-        """Length in bytes; raises FileNotFoundError."""
+        """Return the length in bytes.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
 
     def mtime_ms(self, path: str) -> int:
-        """Time of the last modification, ms since the epoch; raises FileNotFoundError."""
+        """Return the time of the last modification, ms since the epoch.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
 
     def remove(self, path: str) -> None:
-        """Delete a file; a missing one is fine."""
+        """Delete a file if it exists."""
 
     def remove_tree(self, path: str) -> None:
-        """Delete a directory with its content; a missing one is fine."""
+        """Delete a directory and its content if it exists."""
 
     def rename(self, source: str, target: str) -> None: ...
     def makedirs(self, path: str) -> None: ...
 
     def read_bytes(self, path: str) -> bytes:
-        """Whole content; raises FileNotFoundError."""
-
-    def write_atomic(self, path: str, data: bytes) -> None:
-        """Replace `path` by `data`: all or nothing, durable when the call returns."""
-
-    def open_log(self, path: str, size: int, *, create: bool) -> LogFile:
-        """Open a log file; `create` makes it with `size` reserved bytes (DiskFull if not)."""
-
-    def open_random(self, path: str, size: int, *, create: bool) -> RandomFile:
-        """Open for positional access; `create` makes it sparse with `size` bytes."""
-
-    def lock(self, path: str) -> StoreLock:
-        """Take the lock file.
+        """Return the whole content.
 
         Raises:
-            StoreLocked: another process has it; the text names the process.
+            FileNotFoundError: there is no such file.
+        """
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        """Replace the file's content, all or nothing; durable when the call returns.
+
+        Raises:
+            DiskFull: there is no space; the old content remains.
+        """
+
+    def open_log(self, path: str, size: int, *, create: bool) -> LogFile:
+        """Open a log file; `create` makes it and reserves blocks for `size` bytes.
+
+        Raises:
+            DiskFull: there is no space for the blocks.
+        """
+
+    def open_random(self, path: str, size: int, *, create: bool) -> RandomFile:
+        """Open a file for positional access; `create` makes it, sparse, with `size` bytes."""
+
+    def lock(self, path: str) -> StoreLock:
+        """Lock the lock file.
+
+        Raises:
+            StoreLocked: another process holds the lock; the text names the process.
         """
 
     def usage(self, path: str) -> tuple[int, int]:
-        """(total, used) bytes of the file system below `path`."""
+        """Return the total and the used bytes of the file system that holds `path`."""
 
     def sync_dir(self, path: str) -> None: ...
 
@@ -173,7 +204,10 @@ class Disk(Protocol):
         """Bring everything written so far, files and names, to stable storage (may be slow)."""
 
     def boot_id(self) -> str:
-        """Return a text that changes when unsynced data may be lost; empty when unknown."""
+        """Return a text that changes with each start of the machine; empty if there is none.
+
+        A change means that unsynced data may be lost.
+        """
 
 
 class Workers(Protocol):
@@ -183,21 +217,39 @@ class Workers(Protocol):
         """Run `work` in a worker; then `done(result or exception)` on the loop's thread."""
 
 
-def _full(path: str, what: str, error: OSError) -> DiskFull:
+def _full(path: str, action: str, error: OSError) -> DiskFull:
     return DiskFull(
-        f"{what} {path} failed: {error.strerror}; free space on this file system,"
+        f"{action} {path} failed: {error.strerror}; free space on this file system,"
         " writing starts again by itself"
     )
+
+
+@lru_cache(maxsize=16)
+def _is_in_memory(device: int) -> bool:
+    """Return whether a file system lies in memory, by the number of its device."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with (
+        contextlib.suppress(OSError),
+        open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts,
+    ):
+        for mount in mounts:
+            # Mount, parent, device, root, mount point, options and optional fields; then the type.
+            fields, _, rest = mount.partition(" - ")
+            if fields.split()[2] == number:
+                return rest.split()[0] in _MEMORY_FILE_SYSTEMS
+    return False
 
 
 class _RealFile:
     """A descriptor that closes when the last reference to this object goes."""
 
-    __slots__ = ("_fd", "path")
+    __slots__ = ("_fd", "_resident_flags", "path")
 
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
         self._fd = fd
+        self._resident_flags: int | None = _RWF_NOWAIT or None
+        """Flags with which a read does not block; None where there are none."""
 
     def __del__(self) -> None:
         self.close()
@@ -209,30 +261,29 @@ class _RealFile:
         parts = [data]
         done = len(data)
         while done < length:
-            more = os.pread(self._fd, length - done, position + done)
-            if not more:
+            part = os.pread(self._fd, length - done, position + done)
+            if not part:
                 break
-            parts.append(more)
-            done += len(more)
+            parts.append(part)
+            done += len(part)
         return b"".join(parts)
 
     def read_resident(self, position: int, length: int) -> bytes | bytearray | None:
-        global _RWF_NOWAIT
-        if not _RWF_NOWAIT:
+        if self._resident_flags is None:
             return None
         buffer = bytearray(length)
         try:
-            count = os.preadv(self._fd, (buffer,), position, _RWF_NOWAIT)
+            count = os.preadv(self._fd, (buffer,), position, self._resident_flags)
         except BlockingIOError:
             return None
         except OSError as error:
-            if error.errno in _NOWAIT_REFUSED:
-                # This kernel or file system cannot tell; ask no more in this process.
-                _RWF_NOWAIT = 0
-                return None
-            raise
+            if error.errno not in _NOWAIT_REFUSED or not self._resident_flags:
+                raise
+            # Not supported for this file: do not try again.
+            self._resident_flags = 0 if _is_in_memory(os.fstat(self._fd).st_dev) else None
+            return self.read_resident(position, length)
         if count != length:
-            # Either the end of the file or a page that is not there: only a real read knows.
+            # The file ends here, or a page is not in memory: only a blocking read can say.
             return None
         return buffer
 
@@ -278,7 +329,7 @@ class _RealFile:
 
 
 class _RealLogFile(_RealFile):
-    """A log file: the same with windows mapped into memory."""
+    """A file from which windows can be mapped."""
 
     __slots__ = ("_length",)
 
@@ -303,8 +354,8 @@ class _RealLogFile(_RealFile):
         self._check_whole()
         window = mmap.mmap(self._fd, min(length, self._length - position), offset=position)
         if hasattr(mmap, "MADV_RANDOM"):
-            # Only a mark on the mapping.  Without it the first store into a fresh page has the
-            # kernel read (that is: clear) megabytes around it: 20 ms now and then, measured.
+            # This only sets a flag of the mapping.  Without it, the first store into a new page
+            # makes the kernel clear megabytes around it: 20 ms now and then, measured.
             window.madvise(mmap.MADV_RANDOM)
         return window
 
@@ -318,9 +369,7 @@ class _RealLogFile(_RealFile):
 
 
 class _RealLock:
-    """Both kinds of lock: fcntl's is the one Java takes, flock's works inside one process."""
-
-    __slots__ = ("_fd", "_key")
+    """Two locks on one file: fcntl's excludes Java, flock's excludes this process too."""
 
     def __init__(self, fd: int, key: str) -> None:
         self._fd = fd
@@ -329,12 +378,12 @@ class _RealLock:
     def release(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            _HELD.discard(self._key)
+            _LOCK_KEYS.discard(self._key)
             os.close(fd)
 
 
 def _lock_holder(fd: int) -> int:
-    """Pid of the process that holds the fcntl lock, 0 when the system does not say."""
+    """Return the pid of the process that holds the fcntl lock, 0 where the system does not say."""
     if not hasattr(fcntl, "F_GETLK") or os.name != "posix":
         return 0
     try:
@@ -356,7 +405,8 @@ def _locked(path: str, pid: int) -> StoreLocked:
 def make_durable_directory(disk: Disk, path: str) -> None:
     """Make a directory whose name, and those of its new parents, survive a power cut.  Blocks.
 
-    The parent is synced in any case: whoever made the directory may have died before doing so.
+    The parent is always synced: the process that made an existing directory may have died before
+    it synced the parent.
     """
     above = path.rstrip("/").rpartition("/")[0] or ("/" if path.startswith("/") else ".")
     if not disk.exists(path):
@@ -367,7 +417,7 @@ def make_durable_directory(disk: Disk, path: str) -> None:
 
 
 def _open_existing(path: str) -> int:
-    """For reading and writing; for reading only where writing is not allowed (offline tools)."""
+    """Open for reading and writing, or only for reading where that is all the mode allows."""
     try:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
@@ -378,8 +428,6 @@ def _open_existing(path: str) -> int:
 
 class RealDisk:
     """The file system of this machine."""
-
-    __slots__ = ()
 
     def listdir(self, path: str) -> list[str]:
         try:
@@ -490,9 +538,9 @@ class RealDisk:
         return _RealFile(path, fd)
 
     def lock(self, path: str) -> StoreLock:
-        # A fork keeps the set but not the lock, so the process is part of the key.
+        # A forked child has a copy of the set but not the lock, so the pid is part of the key.
         key = f"{os.getpid()} {os.path.realpath(path)}"
-        if key in _HELD:
+        if key in _LOCK_KEYS:
             raise _locked(path, os.getpid())
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -505,11 +553,11 @@ class RealDisk:
                 raise
             raise _locked(path, pid) from None
         os.pwrite(fd, b"lock", 0)
-        _HELD.add(key)
+        _LOCK_KEYS.add(key)
         return _RealLock(fd, key)
 
     def usage(self, path: str) -> tuple[int, int]:
-        # As Java counts: what only root may use is neither used nor there.
+        # As Java counts: blocks that only root may use are in neither number.
         _, used, free = shutil.disk_usage(path)
         return used + free, used
 

@@ -1,7 +1,7 @@
-"""What queues and index need to know of a record, derived from its bytes.
+"""The tags code and the index keys of a record, derived from its bytes.
 
-Recovery, repair and verify use it when they read a record again.  On the hot path the broker gives
-the same values, since it has the properties at hand.
+Recovery, repair and verify derive them when they read a record again.  On the hot path the broker
+passes the same values, since it has parsed the properties already.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["index_keys_of", "is_code_wrong", "queue_tags_code"]
 
 _SCHEDULE: Final = SCHEDULE_TOPIC.encode()
-# A level that is missing in the table delays by a second (docs/internals/store.md#tags-code).
+# The delay of a level that the table does not have (docs/internals/store.md#tags-code).
 _DELAY_MS_FALLBACK: Final = 1000
 
 
@@ -31,17 +31,17 @@ def queue_tags_code(
         level = _level(find_property(properties, b"DELAY"))
         if level > 0:
             level = min(level, len(delays_ms)) if delays_ms else level
-            known = 0 < level <= len(delays_ms)
-            return store_ms + (delays_ms[level - 1] if known else _DELAY_MS_FALLBACK)
+            is_in_table = 0 < level <= len(delays_ms)
+            return store_ms + (delays_ms[level - 1] if is_in_table else _DELAY_MS_FALLBACK)
     raw = find_property(properties, b"TAGS")
     return 0 if raw is None else tags_code(raw.decode("utf-8", "replace"))
 
 
 def is_code_wrong(topic: bytes, stored: int, derived: int) -> bool:
-    """Return whether a unit's tags code is provably not the one of its record.
+    """Return whether the tags code stored in a unit is provably not that of its record.
 
-    An address of an extension file proves nothing, nor does a due time, which depends on the delay
-    levels at the time of the put.
+    Two kinds of code prove nothing: the address of an extension unit, and the due time of a delayed
+    message, which depends on the delay levels at the time of the put.
     """
     return stored != derived and topic != _SCHEDULE and not is_cq_ext_address(stored)
 

@@ -1,4 +1,4 @@
-"""What the store answers: plain values, cheap to make (one is made for every message)."""
+"""Arguments and results of the store: plain values that are cheap to make, one for each message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 __all__ = [
     "BatchItem",
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 IndexKeys = tuple[str | None, str | None, str | None]
-"""UNIQ_KEY, KEYS (separated by spaces) and TAGS of a message, as the index wants them."""
+"""UNIQ_KEY, KEYS (separated by spaces) and TAGS of a message: what the index has entries for."""
 
 
 class PutItem(msgspec.Struct, gc=False):
@@ -67,7 +67,7 @@ class PutResult(msgspec.Struct, gc=False, frozen=True):
     queue_offset: int
     """Of the first message."""
     end_offset: int
-    """Physical offset after the last byte: what `when_durable` wants."""
+    """Physical offset behind the last byte: the argument of `when_durable`."""
     physical_offsets: tuple[int, ...] = ()
     """Of every message of a batch; empty for a single one."""
 
@@ -88,21 +88,21 @@ class GetStatus(IntEnum):
 
 
 class GetResult(msgspec.Struct, gc=False, frozen=True):
-    """Records of a queue as they lie in the log; several adjacent ones may be one chunk."""
+    """Records of a queue as they lie in the log; a chunk has one or more of them."""
 
     status: GetStatus
     next_queue_offset: int
     min_queue_offset: int
     max_queue_offset: int
-    chunks: list[memoryview] = []
+    chunks: Sequence[bytes | memoryview] = ()
     count: int = 0
     byte_count: int = 0
 
 
 class ColdRead:
-    """Instead of an answer: these bytes are not in memory, so reading them here would block.
+    """Says that a read would block, since its bytes are not in memory.
 
-    Run `warm` in a worker, then call `get` again with `allow_cold=True`.
+    Call `warm` in a worker, then `get` again with `allow_cold=True`.
     """
 
     __slots__ = ("_reads",)
@@ -117,32 +117,34 @@ class ColdRead:
 
 
 class TimeBoundary(IntEnum):
-    """Which of the messages at a time is meant (``BoundaryType``)."""
+    """Which message a search by time returns where several have that time (``BoundaryType``)."""
 
     LOWER = 0
     UPPER = 1
 
 
 class QueryResult(msgspec.Struct, gc=False, frozen=True):
-    """Physical offsets whose index entry has the key's hash, ascending, with the index's state."""
+    """The messages whose index entries have the key's hash, and how recent the index is."""
 
     physical_offsets: list[int]
+    """Ascending."""
     last_update_timestamp_ms: int
+    """Store time of the newest message that is indexed or waits for it."""
     last_update_physical_offset: int
 
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening the store took and found."""
+    """What opening a store did, and which damage it met."""
 
     mode: str
-    """``empty``, ``checkpoint`` (our side file held), ``normal`` or ``abnormal`` (Java's way)."""
+    """``empty``, ``checkpoint`` (by our side file), ``normal`` or ``abnormal`` (Java's ways)."""
     reason: str = ""
-    """Why the side file was not used, empty when it was."""
+    """Why the side file was not used; empty when it was used."""
     scan_start: int = 0
     """Physical offset from which the log was read."""
     scan_end: int = 0
-    """Physical offset at which the log ends: where the next record goes."""
+    """Physical offset of the log's end, where the next record goes."""
     records_scanned: int = 0
     units_built: int = 0
     index_entries_built: int = 0
@@ -150,4 +152,4 @@ class RecoveryReport:
     truncated_bytes: int = 0
     elapsed_ms: int = 0
     damages: list[str] = field(default_factory=list)
-    """Each names file and position, what is wrong and what was done."""
+    """One text for each damage: file and position, what is wrong, what was done."""

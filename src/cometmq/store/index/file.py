@@ -1,14 +1,17 @@
 """One index file: a hash table from message keys to physical offsets (codec/index.py).
 
-Entries, chains and slots are exactly those that Java writes for the same keys.
+The file has a head, a table of slots and a list of entries.  A slot is a hash bucket: it has the
+number of the newest entry of the bucket, and each entry has the number of the one before it.  For
+the same keys, the file has the same bytes as one that Java writes.
 
-Keys are added in two ways with equal results: a few keys read and write their slots in the file;
-many keys go through numpy with the whole slot table in memory (20 MB, newest file only).  Entries
-and head are returned as (position, bytes) for a worker to write.  The table's changed pages are
-written from time to time; after a crash the entries behind the last such write mend the table.
+Entries are added in two ways with equal results.  `add_one` reads and writes the slot in the file.
+`add_many` computes with numpy on the whole slot table in memory (20 MB, newest file only) and
+returns the write of the entries as (position, bytes) for a worker.  The changed pages of the table
+are written every few seconds.  After a crash, the table is completed from the entries that were
+added since the last such write.
 
 Durable when: entries and head survive the process once they are written, slots within seconds;
-after a power cut the table is mended from the entries.
+after a power cut the table is made again from the entries.
 """
 
 from __future__ import annotations
@@ -35,15 +38,16 @@ if TYPE_CHECKING:
 
     from cometmq.store.base.disk import RandomFile
 
-__all__ = ["FileWrite", "IndexFile", "IsRight", "hash_many"]
+__all__ = ["FileWrite", "HasKey", "IndexFile", "hash_many"]
 
 FileWrite = tuple[int, bytes]
+"""Position in a file, and the bytes to write there."""
 if TYPE_CHECKING:
-    IsRight = Callable[[int, int], bool]
-    """Whether the record at a physical offset (second) has a key of this hash."""
+    HasKey = Callable[[int, int], bool]
+    """By hash and physical offset: whether the record there has a key of that hash."""
 _INT_MAX: Final = (1 << 31) - 1
 _PAGE_SLOTS: Final = 1024
-# Entries read at once when a table is mended: 20 MB.
+# Entries read at once when a table is made from entries: 20 MB.
 _MEND_ENTRIES: Final = 1 << 20
 _ENTRY_DTYPE: Final = [("hash", ">i4"), ("offset", ">i8"), ("delta", ">i4"), ("previous", ">i4")]
 
@@ -60,12 +64,13 @@ class IndexFile:
         self.entry_count = entry_count
         self.header = header._replace(index_count=max(1, header.index_count))
         self.slots: NDArray[np.int32] | None = None
-        """The slot table in native order, while it is in memory."""
+        """The slot table in native byte order, while it is in memory."""
         self.slots_known = 1
-        """Entries below this number are in the slot table of the file."""
+        """Entries below this number are in the file's slot table."""
         self.is_doubtful = False
-        """After a crash: slots in the file may lead to entries that are not counted."""
+        """After a crash: slots in the file may lead to entries that the head does not count."""
         self._dirty_pages: Any = None
+        """For each page of the table in memory, whether the file lacks its changes."""
 
     @property
     def room(self) -> int:
@@ -79,66 +84,66 @@ class IndexFile:
 
     @property
     def are_slots_known(self) -> bool:
-        """Whether the slot table of the file knows every entry."""
+        """Whether the file's slot table has every entry."""
         return self.slots_known >= self.header.index_count and not self.is_doubtful
 
-    def cut(self, physical_offset: int, is_right: IsRight | None = None) -> None:
-        """Drop entries from the first one whose record is not below an offset.
+    def cut(self, physical_offset: int, has_key: HasKey | None = None) -> None:
+        """Drop the entries of records at or behind a physical offset.
 
-        What lies behind the last sync after a power cut may be zeros, or entries of a life before
-        the one that ended, of records that are no longer there: both go too, the latter where
-        `is_right` says that no record at that place has the hash.
+        After a power cut, the entries behind the last sync may be zeros, or entries that an earlier
+        process wrote for records that are gone.  Zeros are dropped too; with `has_key`, also the
+        last entries whose record does not have a key of their hash.
         """
         header = self.header
         low, high = 1, header.index_count
         while low < high:
             middle = (low + high) // 2
             entry = self._entry(middle)
-            is_kept = entry is not None and entry[1] < physical_offset and entry != (0, 0, 0, 0)
-            if is_kept:
+            is_below = entry is not None and entry[1] < physical_offset and entry != (0, 0, 0, 0)
+            if is_below:
                 low = middle + 1
             else:
                 high = middle
-        while is_right is not None and low > 1:
+        while has_key is not None and low > 1:
             entry = self._entry(low - 1)
-            if entry is not None and entry[1] < physical_offset and is_right(entry[0], entry[1]):
+            if entry is not None and entry[1] < physical_offset and has_key(entry[0], entry[1]):
                 break
             low -= 1
         self._cut_to(low)
 
-    def _cut_to(self, low: int) -> None:
+    def _cut_to(self, number: int) -> None:
         """Drop the entries from a number on."""
         header = self.header
-        if low == header.index_count:
+        if number == header.index_count:
             return
-        last = self._entry(low - 1) if low > 1 else None
+        last = self._entry(number - 1) if number > 1 else None
         self.header = header._replace(
-            index_count=low,
+            index_count=number,
             end_physical_offset=header.begin_physical_offset if last is None else last[1],
             end_timestamp_ms=header.begin_timestamp_ms + (0 if last is None else last[2] * 1000),
         )
-        # Slots may point behind the new end; only a table made from the entries is right.
+        # Slots in the file may lead to dropped entries, so the table must be made again.
         self.slots_known = 1
-        if low == 1:
+        if number == 1:
             self.header = IndexHeader(0, 0, 0, 0, 0, 1)
             self.slots_known = 0
         self.file.write(*self.head_write())
 
     def cut_unsound(self) -> bool:
-        """Drop entries from the first one that cannot be right; return whether there was one.
+        """Drop entries from the first impossible one on; return whether there was one.
 
-        Right ones have rising offsets, lead backwards, and begin where the head says.  Zeros of
-        pages that a power cut took fail this.
+        The physical offsets of entries never fall and begin at the head's, and each entry leads to
+        an earlier one.  The zeros of pages that a power cut took do not fit this.
         """
         import numpy as np
 
-        before = self.header.begin_physical_offset
+        last_offset = self.header.begin_physical_offset
         for first in range(1, self.header.index_count, _MEND_ENTRIES):
             end = min(first + _MEND_ENTRIES, self.header.index_count)
             entries = self.read_entries(first, end)
             offsets = entries["offset"].astype(np.int64)
             numbers = np.arange(first, first + len(entries))
-            floor = np.concatenate(([before], offsets[:-1]))
+            floor = np.concatenate(([last_offset], offsets[:-1]))
             is_zero = (entries["hash"] == 0) & (offsets == 0) & (numbers > 1)
             is_wrong = (
                 (offsets < floor)
@@ -152,10 +157,11 @@ class IndexFile:
                 wrong = np.flatnonzero(is_wrong)
                 self._cut_to(first + (int(wrong[0]) if len(wrong) else len(entries)))
                 return True
-            before = int(offsets[-1])
+            last_offset = int(offsets[-1])
         return False
 
     def _entry(self, number: int) -> tuple[int, int, int, int] | None:
+        """Return hash, physical offset, seconds and previous entry; None where the file is cut."""
         raw = self.file.read(entry_position(number, self.slot_count), INDEX_ENTRY_BYTES)
         if len(raw) < INDEX_ENTRY_BYTES:
             return None
@@ -163,27 +169,27 @@ class IndexFile:
         return key_hash, offset, delta, previous
 
     def head_write(self) -> FileWrite:
-        """Return the write of the present head."""
+        """Return the write that brings the present head into the file."""
         return 0, INDEX_HEADER.pack(*self.header)
 
     # -- one by one ----------------------------------------------------------------------
 
     def add_one(self, key_hash: int, physical_offset: int, store_ms: int) -> None:
-        """Add one entry, reading and writing the file; the caller writes the head."""
+        """Add one entry to the file; the caller writes the head."""
         header = self.header
         number = header.index_count
         slot = key_hash % self.slot_count
-        place = slot_position(slot)
+        position = slot_position(slot)
         if self.slots is not None:
             previous = int(self.slots[slot])
         else:
-            (previous,) = INDEX_SLOT.unpack(self.file.read(place, 4))
+            (previous,) = INDEX_SLOT.unpack(self.file.read(position, 4))
         if not 0 < previous <= number:
             previous = 0
         delta = self._delta(store_ms)
         entry = INDEX_ENTRY.pack(key_hash, physical_offset, delta, previous)
         self.file.write(entry_position(number, self.slot_count), entry)
-        self.file.write(place, INDEX_SLOT.pack(number))
+        self.file.write(position, INDEX_SLOT.pack(number))
         if self.slots is not None:
             self.slots[slot] = number
         if self.slots_known == number:
@@ -191,6 +197,7 @@ class IndexFile:
         self._count(1, 0 if previous else 1, physical_offset, store_ms, physical_offset, store_ms)
 
     def _delta(self, store_ms: int) -> int:
+        """Return the seconds since the file's first entry, as an entry states them."""
         begin_ms = self.header.begin_timestamp_ms
         if begin_ms <= 0:
             return 0
@@ -199,7 +206,7 @@ class IndexFile:
     def _count(
         self, added: int, new_slots: int, first: int, first_ms: int, last: int, last_ms: int
     ) -> None:
-        """Account for entries in the head."""
+        """Count added entries and newly used slots in the head."""
         header = self.header
         is_first = header.index_count <= 1
         self.header = IndexHeader(
@@ -214,19 +221,19 @@ class IndexFile:
     # -- many ----------------------------------------------------------------------------
 
     def load_slots(self) -> NDArray[np.int32]:
-        """Read the slot table and mend it from entries it does not know (blocks; in a worker)."""
+        """Read the slot table and complete it from the entries that it lacks.  Blocks."""
         import numpy as np
 
         raw = self.file.read(INDEX_HEADER_BYTES, self.slot_count * 4)
         slots = np.zeros(self.slot_count, dtype=np.int32)
         stored = np.frombuffer(raw[: len(raw) // 4 * 4], dtype=">i4")
         slots[: len(stored)] = stored
-        known, count = max(1, self.slots_known), self.header.index_count
+        begin, count = max(1, self.slots_known), self.header.index_count
         if ((slots < 0) | (slots >= count)).any():
-            # The entries that were meant are lost, and with them the way to older ones.
+            # A slot leads to a lost entry, so the way to the older entries of its bucket is lost.
             slots[:] = 0
-            known = 1
-        for first in range(known, count, _MEND_ENTRIES):
+            begin = 1
+        for first in range(begin, count, _MEND_ENTRIES):
             entries = self.read_entries(first, min(first + _MEND_ENTRIES, count))
             slots[entries["hash"].astype(np.int64) % self.slot_count] = np.arange(
                 first, first + len(entries), dtype=np.int32
@@ -234,24 +241,24 @@ class IndexFile:
         return slots
 
     def adopt_slots(self, slots: NDArray[np.int32]) -> None:
-        """Take a loaded table; it must be as old as the head."""
+        """Use a loaded table; no entry may have been added since it was loaded."""
         import numpy as np
 
         self.slots = slots
         pages = -(-self.slot_count // _PAGE_SLOTS)
         self._dirty_pages = np.zeros(pages, dtype=np.bool_)
         if not self.are_slots_known:
-            # What a crash or a cut left in the head counts slots of entries that are gone.
+            # After a crash or a cut, the head's count includes slots of entries that are gone.
             self.header = self.header._replace(slot_count=int(np.count_nonzero(slots)))
             if self.is_doubtful:
                 # The file's table may be wrong anywhere until this one is written.
                 self.slots_known = 1
             self.is_doubtful = False
-            # Mended in memory only, and the changed pages are unknown.
+            # The table was completed in memory, and any page of the file may be wrong.
             self._dirty_pages[:] = True
 
     def read_entries(self, first: int, end: int) -> Any:
-        """Entries [first, end) as a numpy array with hash, offset, delta, previous."""
+        """Return entries [first, end) as a numpy array with hash, offset, delta and previous."""
         import numpy as np
 
         raw = self.file.read(
@@ -274,19 +281,19 @@ class IndexFile:
         count = len(hashes)
         start = self.header.index_count
         numbers = np.arange(start, start + count, dtype=np.int32)
-        places = hashes % self.slot_count
-        # Entries of one bucket in a row: each but the first points at the one before it.
-        order = np.argsort(places, kind="stable")
-        sorted_places = places[order]
-        previous_sorted = slots[sorted_places]
+        buckets = hashes % self.slot_count
+        # Sorted by bucket, each entry but the first of its bucket points to its neighbour.
+        order = np.argsort(buckets, kind="stable")
+        sorted_buckets = buckets[order]
+        previous_sorted = slots[sorted_buckets]
         is_repeated = np.zeros(count, dtype=np.bool_)
-        is_repeated[1:] = sorted_places[1:] == sorted_places[:-1]
+        is_repeated[1:] = sorted_buckets[1:] == sorted_buckets[:-1]
         sorted_numbers = numbers[order]
         previous_sorted[is_repeated] = sorted_numbers[np.flatnonzero(is_repeated) - 1]
         previous = np.empty(count, dtype=np.int32)
         previous[order] = previous_sorted
-        slots[sorted_places] = sorted_numbers
-        self._dirty_pages[sorted_places // _PAGE_SLOTS] = True
+        slots[sorted_buckets] = sorted_numbers
+        self._dirty_pages[sorted_buckets // _PAGE_SLOTS] = True
         entries = np.empty(count, dtype=_ENTRY_DTYPE)
         entries["hash"] = hashes
         entries["offset"] = offsets
@@ -303,7 +310,10 @@ class IndexFile:
         return entry_position(start, self.slot_count), entries.tobytes()
 
     def _deltas(self, times_ms: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Seconds after the file's begin; the very first entry still counts from the old one."""
+        """Return the seconds of entries since the file's first one.
+
+        The very first entry of a file counts from the begin that the head has until then.
+        """
         import numpy as np
 
         first = self._delta(int(times_ms[0]))
@@ -317,16 +327,16 @@ class IndexFile:
         return deltas
 
     def slot_writes(self) -> Callable[[], None] | None:
-        """What a worker does to bring changed pages of the table into the file; None for none.
+        """Return a function that writes the table's changed pages, for a worker; None without any.
 
-        It may run while entries are added: pages changed meanwhile are written again later.
+        Entries may be added while it runs; the pages they change are written the next time.
         """
         import numpy as np
 
         slots = self.slots
         if slots is None or self._dirty_pages is None or not self._dirty_pages.any():
             return None
-        known = self.header.index_count
+        end = self.header.index_count
         pages = np.flatnonzero(self._dirty_pages)
         self._dirty_pages[:] = False
         runs = np.split(pages, np.flatnonzero(np.diff(pages) != 1) + 1)
@@ -339,33 +349,33 @@ class IndexFile:
                     last = (int(run[-1]) + 1) * _PAGE_SLOTS
                     file.write(slot_position(first), slots[first:last].astype(">i4").tobytes())
             except BaseException:
-                # They are due again; otherwise a later success would vouch for them.
+                # Write them again: a later success covers all entries up to then.
                 if self._dirty_pages is not None:
                     self._dirty_pages[pages] = True
                 raise
-            self.slots_known = max(self.slots_known, known)
+            self.slots_known = max(self.slots_known, end)
 
         return write
 
     def write_slots_again(self) -> None:
-        """Mark every page of the table as changed, since a write of some was dropped."""
+        """Mark every page of the table as changed, after a write of pages did not happen."""
         if self._dirty_pages is not None:
             self._dirty_pages[:] = True
 
     def mend(self) -> None:
-        """Make the file's slot table from its entries (blocks; nothing may be added meanwhile)."""
+        """Make the file's slot table from its entries.  Blocks; nothing may be added meanwhile."""
         self.slots_known = 1
         slots = self.load_slots()
         self.header = self.header._replace(slot_count=int((slots != 0).sum()))
         self.file.write(slot_position(0), slots.astype(">i4").tobytes())
         self.file.write(*self.head_write())
-        # Nobody else syncs a full file any more.
+        # Nothing else syncs a full file.
         self.file.sync()
         self.slots_known = self.header.index_count
         self.is_doubtful = False
 
     def drop_slots(self) -> None:
-        """Free the table's memory; its changes must have been written."""
+        """Free the table's memory; the file must have all its changes."""
         self.slots = None
         self._dirty_pages = None
 
@@ -377,14 +387,17 @@ class IndexFile:
         return begin_ms <= last and end_ms >= first
 
     def newest(self, key_hash: int) -> int | None:
-        """Number of the newest entry in the key's bucket, 0 for none; None: not in memory."""
+        """Return the number of the newest entry in a hash's bucket, 0 for none.
+
+        None when the slot table is not in memory.
+        """
         slots = self.slots
         return None if slots is None else int(slots[key_hash % self.slot_count])
 
     def newest_in_file(self, key_hash: int) -> int:
-        """The same from the file (blocks; all of the table after a crash, until it is mended).
+        """As `newest`, by the file's table, which may lack entries added in memory.  Blocks.
 
-        It may not know entries that were added while their table was in memory.
+        After a crash, until the table is mended, this reads the whole table.
         """
         slot = key_hash % self.slot_count
         if self.slots is None and not self.are_slots_known:
@@ -394,49 +407,49 @@ class IndexFile:
 
 
 def hash_many(texts: Sequence[str], prefixes: Sequence[int] | int) -> NDArray[np.int64]:
-    """Index hashes of many keys: Java's hash of each text, its prefix's hash going before.
+    """Return the index hashes of many keys: Java's hash of prefix and text.
 
-    `prefixes` are the unsigned 32-bit hashes of what stands before each text, or one for all.
+    `prefixes` has the unsigned 32-bit hash of the prefix of each text, or is one hash for all.
     """
     import numpy as np
 
     count = len(texts)
-    before = np.full(count, prefixes, dtype=np.uint32)
+    prefix_hashes = np.full(count, prefixes, dtype=np.uint32)
     result = np.zeros(count, dtype=np.uint32)
     lengths = list(map(len, texts))
-    kinds = set(lengths)
-    whole = "".join(texts)
-    if not whole.isascii():
+    distinct_lengths = set(lengths)
+    joined = "".join(texts)
+    if not joined.isascii():
         wide = [index for index, text in enumerate(texts) if not text.isascii()]
-        _hash_wide(texts, wide, before, result)
+        _hash_wide(texts, wide, prefix_hashes, result)
         for index in wide:
             lengths[index] = -1
-        kinds = set(lengths) - {-1}
-    elif len(kinds) == 1:
-        return _signed(_hash_equally_long(whole, count, kinds.pop(), before))
-    places = np.array(lengths)
-    for length in kinds:
-        members = np.flatnonzero(places == length)
-        joined = "".join([texts[index] for index in members.tolist()])
-        result[members] = _hash_equally_long(joined, len(members), length, before[members])
+        distinct_lengths = set(lengths) - {-1}
+    elif len(distinct_lengths) == 1:
+        return _signed(_hash_equally_long(joined, count, distinct_lengths.pop(), prefix_hashes))
+    length_of = np.array(lengths)
+    for length in distinct_lengths:
+        members = np.flatnonzero(length_of == length)
+        part = "".join([texts[index] for index in members.tolist()])
+        result[members] = _hash_equally_long(part, len(members), length, prefix_hashes[members])
     return _signed(result)
 
 
-def _hash_equally_long(joined: str, count: int, length: int, before: Any) -> Any:
-    """Unsigned hashes of `count` ASCII keys of one length that follow each other."""
+def _hash_equally_long(joined: str, count: int, length: int, prefix_hashes: Any) -> Any:
+    """Return the unsigned hashes of `count` ASCII keys of one length, joined in one text."""
     import numpy as np
 
-    units = np.frombuffer(joined.encode("ascii"), dtype=np.uint8).reshape(count, length)
+    chars = np.frombuffer(joined.encode("ascii"), dtype=np.uint8).reshape(count, length)
     powers = np.array(
-        [pow(31, length - 1 - place, 1 << 32) for place in range(length)], dtype=np.uint32
+        [pow(31, length - 1 - index, 1 << 32) for index in range(length)], dtype=np.uint32
     )
-    return before * np.uint32(pow(31, length, 1 << 32)) + (units * powers).sum(
+    return prefix_hashes * np.uint32(pow(31, length, 1 << 32)) + (chars * powers).sum(
         axis=1, dtype=np.uint32
     )
 
 
 def _signed(hashes: Any) -> NDArray[np.int64]:
-    """Absolute values as Java's Math.abs on an int gives them; -2**31 has none and becomes 0."""
+    """Return the absolute values as Java's Math.abs of an int; -2**31 becomes 0."""
     import numpy as np
 
     signed = hashes.view(np.int32).astype(np.int64)
@@ -445,13 +458,13 @@ def _signed(hashes: Any) -> NDArray[np.int64]:
     return positive
 
 
-def _hash_wide(texts: Sequence[str], members: list[int], before: Any, result: Any) -> None:
-    """Keys beyond ASCII, unit by unit."""
+def _hash_wide(texts: Sequence[str], members: list[int], prefix_hashes: Any, result: Any) -> None:
+    """Put the unsigned hashes of keys beyond ASCII into `result`, computed by UTF-16 code units."""
     for index in members:
-        value = int(before[index])
+        value = int(prefix_hashes[index])
         raw = texts[index].encode("utf-16-be", "surrogatepass")
-        for place in range(0, len(raw), 2):
-            value = (31 * value + ((raw[place] << 8) | raw[place + 1])) & 0xFFFFFFFF
+        for at in range(0, len(raw), 2):
+            value = (31 * value + ((raw[at] << 8) | raw[at + 1])) & 0xFFFFFFFF
         result[index] = value
 
 

@@ -1,18 +1,17 @@
-"""Index hashes of the keys of messages, many at once.
+"""Hashes the keys of many messages at once, for the index.
 
-Each hash comes with the physical offset and store time of its message.
-
-A message has an entry for its UNIQ_KEY, one for each of its KEYS, and one for `T#` + TAGS (5.4),
-in this order (``IndexService.buildIndex``).  The hash of `topic#` is computed once per topic; the
-rest of many keys is hashed at once with numpy.
+A message has an index entry for its UNIQ_KEY, one for each of its KEYS, and one for `T#` + TAGS
+(5.4), in this order (``IndexService.buildIndex``).  The hash of the prefix `topic#` is computed
+once for each topic; the keys behind it are hashed together with numpy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from cometmq import native
 from cometmq.codec.index import index_key, index_tag_key
 from cometmq.codec.java_hash import index_key_hash, java_hash
 from cometmq.store.base.dispatch import index_keys_of
@@ -24,17 +23,19 @@ if TYPE_CHECKING:
     from cometmq.store.base.results import IndexKeys
     from cometmq.store.log.reader import ScannedRecord
 
-__all__ = ["KeyHasher", "PendingKeys", "key_texts", "record_key_texts"]
+__all__ = ["KeyHasher", "PendingKeys", "key_hashes", "key_texts", "record_key_texts"]
 
-# Hashes remembered: of so many topics, and of so many tags of a topic.
+# Hashes in each cache: of topics, and of pairs of topic and tags.
 _CACHE_MAX: Final = 1 << 15
 _MASK: Final = 0xFFFFFFFF
-_FIELDS: Final[tuple[Callable[[Any], Any], ...]] = tuple(itemgetter(place) for place in range(4))
+_FIELDS: Final[tuple[Callable[[Any], Any], ...]] = tuple(itemgetter(index) for index in range(4))
 
 Key = TypeVar("Key")
 
-PendingKeys = tuple[str, int, int, "IndexKeys"]
-"""topic, physical offset, store time, keys of a message that is not indexed yet."""
+PendingKeys = tuple[str, int, int, "IndexKeys | bytes"]
+"""Topic, physical offset, store time and keys of a message that is not indexed yet.
+
+The native core gives the hashes of the keys instead, 4 bytes each, in this machine's order."""
 
 
 def key_texts(topic: str, keys: IndexKeys) -> list[str]:
@@ -50,6 +51,13 @@ def key_texts(topic: str, keys: IndexKeys) -> list[str]:
     return texts
 
 
+def key_hashes(topic: str, keys: IndexKeys | bytes) -> list[int]:
+    """Return the hashes under which a message is indexed, in upstream's order."""
+    if isinstance(keys, bytes):
+        return list(memoryview(keys).cast("I"))
+    return [index_key_hash(text) for text in key_texts(topic, keys)]
+
+
 def record_key_texts(record: ScannedRecord) -> list[str]:
     """Return the texts under which a stored record is indexed."""
     keys = index_keys_of(record.properties)
@@ -57,17 +65,27 @@ def record_key_texts(record: ScannedRecord) -> list[str]:
 
 
 class KeyHasher:
-    """Hashes batches; remembers topics and tags."""
+    """Hashes the keys of batches of messages; caches the hashes of topics and tags."""
 
     def __init__(self) -> None:
         self._prefixes: dict[str, int] = {}
         self._tag_hashes: dict[tuple[str, str], int] = {}
 
     def hash_batch(self, batch: list[PendingKeys]) -> tuple[Any, Any, Any]:
-        """Return hash, physical offset and time of every entry of a batch, as arrays."""
+        """Return three arrays: hash, physical offset and store time of every entry of a batch."""
         import numpy as np
 
-        # Column by column: to transpose thousands of rows with zip makes an iterator for each.
+        if native.hash_keys is not None:
+            columns = native.hash_keys(batch)
+            hashes, offsets, times_ms = (np.frombuffer(item, dtype=np.int64) for item in columns)
+            return hashes, offsets, times_ms
+        # Only the native core, which is not there, gives hashes.
+        return self._hash_in_python(cast("list[tuple[str, int, int, IndexKeys]]", batch))
+
+    def _hash_in_python(self, batch: list[tuple[str, int, int, IndexKeys]]) -> tuple[Any, Any, Any]:
+        import numpy as np
+
+        # Column by column: zip would make an iterator for each of thousands of rows.
         topics, offsets, times_ms, keys = [list(map(field, batch)) for field in _FIELDS]
         columns = self._columns(topics, keys)
         if columns is None:
@@ -81,10 +99,11 @@ class KeyHasher:
         )
 
     def _columns(self, topics: Sequence[str], keys: Sequence[IndexKeys]) -> list[Any] | None:
-        """Hashes of the UNIQ_KEYs, of the KEYS and of the TAGS where all messages are alike.
+        """Return the hashes of the UNIQ_KEYs, of the KEYS and of the TAGS, one array each.
 
-        None when some have an entry of a kind and others not, or several keys: the usual batch
-        of one producer is alike, and then no entry is touched one by one.
+        This needs messages that all have the same kinds of keys, and at most one of the KEYS, as in
+        the usual batch of one producer; then no entry is handled one by one.  Return None for other
+        messages.
         """
         import numpy as np
 
@@ -92,63 +111,66 @@ class KeyHasher:
         for column in (uniqs, texts, tags):
             if not all(column) and any(column):
                 return None
-        if texts[0] and " " in "".join(texts):
+        # An empty UNIQ_KEY has an entry, as in Java, and empty KEYS have none.
+        if "" in uniqs or (texts[0] and " " in "".join(texts)):
             return None
         topic = topics[0]
         is_one_topic = topics.count(topic) == len(topics)
         prefixes: int | list[int] = self._prefix(topic)
         if not is_one_topic:
-            prefixes = _looked_up(self._prefixes, topics, self._prefix)
+            prefixes = _cached_values(self._prefixes, topics, self._prefix)
         columns: list[Any] = []
         if uniqs[0]:
             columns.append(hash_many(uniqs, prefixes))
         if texts[0]:
             columns.append(hash_many(texts, prefixes))
         if tags[0] and is_one_topic:
-            ready = {one: self._tag_hash((topic, one)) for one in set(tags)}
-            columns.append(np.array([ready[one] for one in tags], dtype=np.int64))
+            hash_of = {text: self._tag_hash((topic, text)) for text in set(tags)}
+            columns.append(np.array([hash_of[text] for text in tags], dtype=np.int64))
         elif tags[0]:
             pairs = list(zip(topics, tags, strict=True))
-            hashes = _looked_up(self._tag_hashes, pairs, self._tag_hash)
+            hashes = _cached_values(self._tag_hashes, pairs, self._tag_hash)
             columns.append(np.array(hashes, dtype=np.int64))
         return columns
 
-    def _hash_mixed(self, batch: list[PendingKeys]) -> tuple[Any, Any, Any]:
-        """As `_hash_batch`, entry by entry."""
+    def _hash_mixed(self, batch: list[tuple[str, int, int, IndexKeys]]) -> tuple[Any, Any, Any]:
+        """As `hash_batch`, entry by entry, for messages with different kinds of keys."""
         import numpy as np
 
         texts: list[str] = []
         prefixes: list[int] = []
-        places: list[int] = []
-        ready: list[int] = []
+        text_entries: list[int] = []
+        """By text: the number of its entry."""
+        hashes: list[int] = []
         offsets: list[int] = []
         times_ms: list[int] = []
         for topic, physical_offset, store_ms, (uniq, keys, tags) in batch:
             prefix = self._prefix(topic)
-            found = [key for key in keys.split(" ") if key] if keys else []
+            message_keys = [key for key in keys.split(" ") if key] if keys else []
             if uniq is not None:
-                found.insert(0, uniq)
-            for key in found:
+                message_keys.insert(0, uniq)
+            for key in message_keys:
                 texts.append(key)
                 prefixes.append(prefix)
-                places.append(len(ready))
-                ready.append(0)
+                text_entries.append(len(hashes))
+                hashes.append(0)
                 offsets.append(physical_offset)
                 times_ms.append(store_ms)
             if tags:
-                ready.append(self._tag_hash((topic, tags)))
+                hashes.append(self._tag_hash((topic, tags)))
                 offsets.append(physical_offset)
                 times_ms.append(store_ms)
-        hashes = np.array(ready, dtype=np.int64)
+        entry_hashes = np.array(hashes, dtype=np.int64)
         if texts:
-            hashes[places] = hash_many(texts, prefixes)
+            entry_hashes[text_entries] = hash_many(texts, prefixes)
         return (
-            hashes,
+            entry_hashes,
             np.array(offsets, dtype=np.int64),
             np.array(times_ms, dtype=np.int64),
         )
 
     def _prefix(self, topic: str) -> int:
+        """Return the unsigned hash of `topic#`."""
         prefix = self._prefixes.get(topic)
         if prefix is None:
             if len(self._prefixes) >= _CACHE_MAX:
@@ -157,6 +179,7 @@ class KeyHasher:
         return prefix
 
     def _tag_hash(self, key: tuple[str, str]) -> int:
+        """Return the index hash of tags, given topic and tags."""
         value = self._tag_hashes.get(key)
         if value is None:
             if len(self._tag_hashes) >= _CACHE_MAX:
@@ -165,9 +188,11 @@ class KeyHasher:
         return value
 
 
-def _looked_up(known: dict[Key, int], keys: Sequence[Key], find: Callable[[Key], int]) -> list[int]:
-    """What `find` gives for each key, and has put into `known` for all of them as a rule."""
+def _cached_values(
+    cache: dict[Key, int], keys: Sequence[Key], compute: Callable[[Key], int]
+) -> list[int]:
+    """Return the value of each key: from the cache if it has all of them, else by `compute`."""
     try:
-        return list(map(known.__getitem__, keys))
+        return list(map(cache.__getitem__, keys))
     except KeyError:
-        return list(map(find, keys))
+        return list(map(compute, keys))

@@ -1,11 +1,12 @@
-"""Queries by key: the loop reads what is in memory, a worker reads the files.
+"""Queries by key over index files, entries not written yet and messages not indexed yet.
 
-A query searches index files, entries that are not written yet, and messages that are not indexed
-yet.  It writes nothing, so it is answered on a full disk too, and the loop waits for nothing.
+A query has two steps: `plan` runs on the loop and copies what may change; a worker then searches.
+A query writes nothing, so it is answered on a full disk too.
 
 Files are searched from the newest to the oldest (``IndexService.queryOffset``).  The slot table of
-the newest file may be in memory, where it may change while a worker reads it; so the loop looks up
-the head of the key's chain, and the worker follows the chain.  Written entries never change.
+the newest file may be in memory, and may change while the worker searches.  So the loop reads the
+slot of the key's bucket, and the worker follows the chain of entries from there.  Entries never
+change.
 """
 
 from __future__ import annotations
@@ -26,20 +27,23 @@ from cometmq.store.base.results import QueryResult
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from cometmq.store.base.results import IndexKeys
     from cometmq.store.index.file import FileWrite, IndexFile
     from cometmq.store.index.keys import PendingKeys
 
 __all__ = ["IndexQuery", "Unwritten"]
 
 Unwritten = tuple["IndexFile", "FileWrite", int]
-"""File, position and bytes that are not in it yet, physical offset of the first message."""
+"""A write that waits for a worker: file, position and bytes, physical offset of the first message.
+
+The bytes are entries, or the head of the file."""
 
 _TAGS: Final = "T"
 _EMPTY: Final = IndexHeader(0, 0, 0, 0, 0, 1)
 
 
-class _Place(NamedTuple):
-    """One file, as it was when the query began."""
+class _FileSnapshot(NamedTuple):
+    """An index file as it was when the query began."""
 
     file: IndexFile
     header: IndexHeader
@@ -69,54 +73,73 @@ class IndexQuery:
         files: Sequence[IndexFile],
         unwritten: list[Unwritten],
     ) -> Callable[[], QueryResult]:
-        """Return, on the loop and without a read, what a worker calls for the answer.
+        """Return a function that runs the query, for a worker; call this on the loop.
 
-        `pending` must be a copy, `unwritten` the list from which what was written is taken away.
+        Args:
+            pending: a copy of the messages that are not indexed yet.
+            files: oldest first.
+            unwritten: the live list; a write leaves it when a worker has done it.
         """
         self._unwritten = unwritten
-        places = [_Place(file, file.header, file.newest(self._hash)) for file in reversed(files)]
-        return lambda: self._run(pending, places)
+        snapshots = [
+            _FileSnapshot(file, file.header, file.newest(self._hash)) for file in reversed(files)
+        ]
+        return lambda: self._run(pending, snapshots)
 
-    def _run(self, pending: Sequence[PendingKeys], places: Sequence[_Place]) -> QueryResult:
-        found = self._waiting(pending, places[0].header.begin_timestamp_ms if places else 0)
-        waiting = set(found)
-        for place in places:
-            if len(found) >= self._max_count:
+    def _run(
+        self, pending: Sequence[PendingKeys], snapshots: Sequence[_FileSnapshot]
+    ) -> QueryResult:
+        offsets = self._pending_offsets(
+            pending, snapshots[0].header.begin_timestamp_ms if snapshots else 0
+        )
+        pending_offsets = set(offsets)
+        for snapshot in snapshots:
+            if len(offsets) >= self._max_count:
                 break
-            if place.file.is_in_time(self._begin_ms, self._end_ms):
-                self._follow(place, found, waiting)
-            if place.header.begin_timestamp_ms < self._begin_ms:
+            if snapshot.file.is_in_time(self._begin_ms, self._end_ms):
+                self._follow(snapshot, offsets, pending_offsets)
+            if snapshot.header.begin_timestamp_ms < self._begin_ms:
                 break
-        last = places[0].header if places else _EMPTY
-        updated_ms, updated_offset = last.end_timestamp_ms, last.end_physical_offset
+        newest = snapshots[0].header if snapshots else _EMPTY
+        updated_ms, updated_offset = newest.end_timestamp_ms, newest.end_physical_offset
         if pending:
             _, updated_offset, updated_ms, _ = pending[-1]
-        return QueryResult(sorted(found), updated_ms, updated_offset)
+        return QueryResult(sorted(offsets), updated_ms, updated_offset)
 
-    def _waiting(self, pending: Sequence[PendingKeys], first_ms: int) -> list[int]:
-        """Return offsets of messages with the key that are not indexed yet, newest first."""
-        found: list[int] = []
+    def _pending_offsets(self, pending: Sequence[PendingKeys], first_ms: int) -> list[int]:
+        """Return the offsets of messages with the key that are not indexed yet, newest first.
+
+        Args:
+            pending: oldest first.
+            first_ms: time of the first entry of the newest file, 0 without a file.
+        """
+        offsets: list[int] = []
         if not first_ms and pending:
             first_ms = pending[0][2]
-        for topic, physical_offset, store_ms, (uniq, names, tags) in reversed(pending):
-            if len(found) >= self._max_count:
+        for topic, physical_offset, store_ms, keys in reversed(pending):
+            if len(offsets) >= self._max_count:
                 break
             if topic != self._topic:
                 continue
-            # An entry knows whole seconds after the file's first one.
+            # An entry states its time in whole seconds after the file's first one.
             time_ms = store_ms - (store_ms - first_ms) % 1000
             if not self._begin_ms <= time_ms <= self._end_ms:
                 continue
-            if self._is_of_tags:
-                is_wanted = tags == self._key
-            else:
-                is_wanted = uniq == self._key or (names is not None and self._is_among(names))
-            if is_wanted:
-                found.append(physical_offset)
-        return found
+            if self._has_key(keys):
+                offsets.append(physical_offset)
+        return offsets
+
+    def _has_key(self, keys: IndexKeys | bytes) -> bool:
+        """Return whether a message with these keys, or with these hashes of keys, is wanted."""
+        if isinstance(keys, bytes):
+            return self._hash in memoryview(keys).cast("I")
+        uniq, names, tags = keys
+        if self._is_of_tags:
+            return tags == self._key
+        return uniq == self._key or (names is not None and self._is_among(names))
 
     def _is_among(self, names: str) -> bool:
-        """Return whether one of the KEYS has the wanted hash, as their entries will have it."""
+        """Return whether the key is one of these KEYS, or has the hash of one."""
         key = self._key
         return any(
             name == key or index_key_hash(index_key(self._topic, name)) == self._hash
@@ -124,38 +147,40 @@ class IndexQuery:
             if name
         )
 
-    def _follow(self, place: _Place, found: list[int], waiting: set[int]) -> None:
-        """Add the key's log offsets in one file, newest first (``selectPhyOffset``)."""
-        header, number = place.header, place.newest
+    def _follow(
+        self, snapshot: _FileSnapshot, offsets: list[int], pending_offsets: set[int]
+    ) -> None:
+        """Append to `offsets` those of the key in one file, newest first (``selectPhyOffset``)."""
+        header, number = snapshot.header, snapshot.newest
         if number is None:
-            number = place.file.newest_in_file(self._hash)
-            # Entries that were added since the query began are counted here.
-            header = place.file.header
+            number = snapshot.file.newest_in_file(self._hash)
+            # The present head also counts entries that were added since the query began.
+            header = snapshot.file.header
         if not 0 < number <= header.index_count:
             return
-        while len(found) < self._max_count:
-            raw = self._entry(place.file, number)
+        while len(offsets) < self._max_count:
+            raw = self._entry(snapshot.file, number)
             if len(raw) < INDEX_ENTRY_BYTES:
                 return
             entry_hash, physical_offset, delta, previous = INDEX_ENTRY.unpack(raw)
             if delta < 0:
                 return
             time_ms = header.begin_timestamp_ms + delta * 1000
-            is_meant = entry_hash == self._hash and self._begin_ms <= time_ms <= self._end_ms
-            # What waited when the query began may have been indexed since.
-            if is_meant and physical_offset not in waiting:
-                found.append(physical_offset)
-            # A chain leads to ever older entries; anything else is damage and would never end.
+            is_match = entry_hash == self._hash and self._begin_ms <= time_ms <= self._end_ms
+            # A message that was pending when the query began may have been indexed since.
+            if is_match and physical_offset not in pending_offsets:
+                offsets.append(physical_offset)
+            # Each entry leads to an older one; a damaged chain could be a circle.
             if not 0 < previous < number or time_ms < self._begin_ms:
                 return
             number = previous
 
     def _entry(self, file: IndexFile, number: int) -> bytes:
-        """Return the bytes of an entry, from memory or else from the file."""
+        """Return the bytes of an entry: from a write that waits, or else from the file."""
         position = entry_position(number, file.slot_count)
-        for of, (start, data), _ in list(self._unwritten):
+        for unwritten_file, (start, data), _ in list(self._unwritten):
             if (
-                of is file
+                unwritten_file is file
                 and start <= position
                 and position + INDEX_ENTRY_BYTES <= start + len(data)
             ):

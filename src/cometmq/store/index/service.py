@@ -1,17 +1,15 @@
-"""Index service: the index files of a store, the messages that wait to be indexed, key queries.
+"""The index of a store: its files, the messages that wait to be indexed, and queries by key.
 
-The service collects the keys of stored messages, adds them to the newest file in batches off the
-hot path, rolls files, and answers queries over all of them.  It does not read the log.
+The appender puts the keys of stored messages into `pending`.  Each turn of the timer adds up to
+`_BATCH_MESSAGES` of them to the newest file, and a full file is followed by a new one.  Queries
+search files, unwritten entries and pending messages (query.py).  The log is not read here.
 
-A broker with few messages never loads numpy: small batches are added entry by entry.
+Small batches are added entry by entry, so a broker with few messages never loads numpy.
 
-Bounded: each turn of the timer adds up to `_BATCH_MESSAGES` of the waiting messages.  A query
-reads waiting and unwritten entries where they are.
-
-Durable when: entries are written about every 0.1 s (process death); the side file tells recovery
-up to which record.  They are synced about once a minute (power cut).  A sync that fails is the
-last one, as with the log (flush.py): a later one succeeds without the pages that the first one
-lost.  The synced position stays, and the next start indexes everything behind it again.
+Durable when: entries are written about every 0.1 s (process death), and the side file records up
+to which record.  They are synced about once a minute (power cut).  After a sync has failed, none
+is tried, as with the log (flush.py): a later one would succeed without the pages that were lost.
+The synced position stays, and the next start indexes everything behind it again.
 """
 
 from __future__ import annotations
@@ -29,10 +27,9 @@ from cometmq.codec.index import (
     decode_index_header,
     index_file_bytes,
 )
-from cometmq.codec.java_hash import index_key_hash
 from cometmq.errors import DiskFull
 from cometmq.store.index.file import IndexFile
-from cometmq.store.index.keys import KeyHasher, key_texts
+from cometmq.store.index.keys import KeyHasher, key_hashes
 from cometmq.store.index.query import IndexQuery, Unwritten
 from cometmq.store.log.unsynced import mark_unsynced
 
@@ -42,39 +39,39 @@ if TYPE_CHECKING:
     from cometmq.store.base.config import StoreConfig
     from cometmq.store.base.disk import Disk, Workers
     from cometmq.store.base.results import QueryResult
-    from cometmq.store.index.file import IsRight
+    from cometmq.store.index.file import HasKey
     from cometmq.store.index.keys import PendingKeys
 
 __all__ = ["MOVES", "IndexEvent", "IndexService", "IndexState", "move"]
 
 _LOG: Final = logging.getLogger("cometmq.store")
 _NAME_DIGITS: Final = 17
-# Up to this many messages a turn are added singly, which needs neither numpy nor the slot table.
+# Up to this many messages are added entry by entry, without numpy and without the slot table.
 _FEW_MESSAGES: Final = 64
-_BATCH_MESSAGES: Final = 2048
-# More may wait only while the slot table is being read by a worker.
+_BATCH_MESSAGES: Final = 512
+# While a worker reads the slot table, up to this many messages wait; then the loop reads it.
 _WAITING_MAX: Final = 200_000
 _SLOTS_WRITE_INTERVAL_MS: Final = 5_000
 _SLOTS_IDLE_MS: Final = 30_000
 
 
 class IndexState(IntFlag):
-    """What an index service is doing: regions that run side by side, each on or off."""
+    """What an index service is doing: regions that are on or off independently."""
 
     WRITING = 1
-    """A worker writes entries, heads and, when due, the slot table."""
+    """A worker writes entries, heads and, when it is due, the slot table."""
     LOADING = 2
     """A worker reads the newest file's slot table."""
     MENDING = 4
     """A worker repairs the slot table of a full file."""
     DISK_FULL = 8
-    """The last batch found no space; its messages wait."""
+    """The last batch met a full disk; its messages wait."""
     CLOSED = 16
-    """No job begins any more."""
+    """No job begins."""
 
 
 class IndexEvent(IntEnum):
-    """What happens to an index service; each event moves one region."""
+    """What happens to an index service; each event turns one region on or off."""
 
     WRITE = 0
     WRITTEN = 1
@@ -98,9 +95,9 @@ MOVES: Final = {
     IndexEvent.DISK_FREED: (IndexState.DISK_FULL, False),
     IndexEvent.CLOSE: (IndexState.CLOSED, True),
 }
-"""By event: the region it moves, and whether it turns it on (else off)."""
+"""By event: a region, and whether the event turns it on (else off)."""
 _NEEDS_OPEN: Final = frozenset({IndexEvent.WRITE, IndexEvent.LOAD, IndexEvent.MEND})
-"""Events that begin a job, which a closed service does not."""
+"""Events that begin a job, which cannot occur in a closed service."""
 
 
 def move(state: IndexState, event: IndexEvent) -> IndexState:
@@ -117,7 +114,11 @@ def move(state: IndexState, event: IndexEvent) -> IndexState:
 
 
 class IndexService:
-    """All index files of a store."""
+    """The index files of a store, and what goes into them.
+
+    Args:
+        wrote: the physical offset at which the log ends.
+    """
 
     def __init__(
         self,
@@ -131,28 +132,29 @@ class IndexService:
         self.is_enabled = config.is_index_enabled
         self.files: list[IndexFile] = []
         self.pending: list[PendingKeys] = []
-        self._config = config
+        self.config = config
         self._disk = disk
         self._workers = workers
         self._clock = clock
         self._wrote = wrote
         self._unwritten: list[Unwritten] = []
-        """By write that no worker has done yet: file, write, position of its first record."""
+        """Writes that no worker has done yet, oldest first."""
         self._generation = 0
-        """Counts how often everything was written at once, which outdates a worker's batch."""
+        """Grows when `drain_all` does all unwritten writes, also those that a worker is doing."""
         self.state = IndexState(0)
         self._sync_failure: OSError | None = None
-        """The first failure of a sync; workers set it, and no further sync counts."""
+        """The first failure of a sync, set by a worker; no sync is tried after it."""
         self.has_dropped_files = False
         """Whether `load` deleted damaged files."""
-        # A worker's job holds the lock, so that `stop` can wait for it.
+        # A worker's job holds this lock, so that `stop` can wait for the job.
         self._job = threading.Lock()
         self._last_slots_ms = 0
         self._last_add_ms = 0
         self._hasher = KeyHasher()
         self.synced_position = 0
+        """The entries of all records below this physical offset are on stable storage."""
         self.full_end_ms = 0
-        """End time of the newest full file that was synced (Java's indexMsgTimestamp)."""
+        """Time of the last entry of the newest full and synced file (Java's indexMsgTimestamp)."""
 
     def _move(self, event: IndexEvent) -> None:
         self.state = move(self.state, event)
@@ -161,7 +163,7 @@ class IndexService:
 
     @property
     def indexed_position(self) -> int:
-        """The files have the entries of all records below this physical offset."""
+        """The entries of all records below this physical offset are in files."""
         if not self.is_enabled:
             return self._wrote()
         if self._unwritten:
@@ -170,12 +172,12 @@ class IndexService:
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether there are entries that are not in their file yet."""
+        """Whether an entry is not in its file yet."""
         return bool(self._unwritten)
 
     @property
     def newest(self) -> IndexFile | None:
-        """The file that gets the next entries."""
+        """The file that gets the next entries; None before the first entry."""
         return self.files[-1] if self.files else None
 
     # -- opening -------------------------------------------------------------------------
@@ -183,9 +185,10 @@ class IndexService:
     def load(self, damages: list[str]) -> int:
         """Open the files; return the physical offset of the last indexed record, -1 for none.
 
-        A file whose size or head is wrong is deleted with all newer ones: the log has their keys.
+        A file with a wrong size or head is deleted with all newer files, since the log has their
+        keys; `damages` gets a text about it.
         """
-        config = self._config
+        config = self.config
         expected = index_file_bytes(config.index_slot_count, config.index_entry_count)
         names = [n for n in self._disk.listdir(self.path) if len(n) == _NAME_DIGITS and n.isdigit()]
         for number, name in enumerate(names):
@@ -202,7 +205,7 @@ class IndexService:
 
     @property
     def end(self) -> int:
-        """Physical offset of the last record that is indexed, -1 for none."""
+        """Physical offset of the last indexed record, -1 for none."""
         for file in reversed(self.files):
             if file.header.index_count > 1:
                 return file.header.end_physical_offset
@@ -210,16 +213,17 @@ class IndexService:
 
     @property
     def resume_at(self) -> int:
-        """Physical offset from which records are to be indexed after a start.
+        """Physical offset of the first record to index after a start.
 
-        Keys of a full file's last message may have gone into the next file.  That message is
-        indexed again, so some of its entries are doubled, as upstream does.
+        Of the last message of a full file, some keys may belong into the next file.  That message
+        is indexed again, so some of its entries are doubled, as in RocketMQ.
         """
         newest = self.newest
         return self.end if newest is not None and newest.is_full else self.end + 1
 
     def _open(self, path: str, expected: int) -> str | None:
-        config = self._config
+        """Open a file of `expected` bytes; return what is wrong with it, None when it is sound."""
+        config = self.config
         size = self._disk.size(path)
         if size != expected:
             return f"{size} bytes long, expected {expected}"
@@ -231,7 +235,7 @@ class IndexService:
             0 <= header.begin_physical_offset <= header.end_physical_offset
             and header.slot_count >= 0
         ):
-            return "its head does not hold together"
+            return "the values in its head contradict each other"
         index_file = IndexFile(
             path, file, config.index_slot_count, config.index_entry_count, header
         )
@@ -246,17 +250,20 @@ class IndexService:
                 file.is_doubtful = True
                 file.slots_known = 1
 
-    def distrust_slots(self, known: int) -> None:
-        """Take only entries below `known` as present in the newest file's slot table."""
+    def distrust_slots(self, end: int) -> None:
+        """Assume that the newest file's slot table has only the entries below number `end`."""
         newest = self.newest
         if newest is not None:
-            newest.slots_known = max(1, min(known, newest.header.index_count))
+            newest.slots_known = max(1, min(end, newest.header.index_count))
             newest.is_doubtful = True
 
     def cut_unsound(self, damages: list[str]) -> int:
-        """After a crash of unknown kind, keep the sound entries; return the last indexed record."""
+        """After a crash of unknown kind, drop all entries from the first impossible one on.
+
+        Returns the physical offset of the last indexed record, -1 for none.
+        """
         for number, file in enumerate(self.files):
-            # Only a full file has a newer one, so a head that counts less has lost its last pages.
+            # A newer file follows only a full one, so a smaller count means lost pages.
             is_short = file is not self.newest and not file.is_full
             if file.cut_unsound() or is_short:
                 damages.append(
@@ -271,14 +278,14 @@ class IndexService:
             file.is_doubtful = True
         return self.end
 
-    def cut(self, physical_offset: int, is_right: IsRight | None = None) -> int:
-        """Drop entries of records at or behind an offset; return the last indexed record, or -1.
+    def cut(self, physical_offset: int, has_key: HasKey | None = None) -> int:
+        """Drop the entries of records at or behind an offset; see `IndexFile.cut`.
 
-        With `is_right`, drop also the entries behind the last right one (after a power cut).
+        Returns the physical offset of the last indexed record, -1 for none.
         """
         while self.files:
             newest = self.files[-1]
-            newest.cut(physical_offset, is_right)
+            newest.cut(physical_offset, has_key)
             if newest.header.index_count > 1 or len(self.files) == 1:
                 break
             self.files.pop()
@@ -288,7 +295,7 @@ class IndexService:
     # -- adding --------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Add a batch of waiting messages, and have a worker write and keep slot tables right."""
+        """Add a batch of pending messages; have a worker write, and mend doubtful slot tables."""
         if not self.is_enabled or self.state & IndexState.CLOSED:
             return
         self.drain(now_ms)
@@ -307,7 +314,7 @@ class IndexService:
         self._write_some(slots)
 
     def _mend_one(self) -> None:
-        """Have a worker repair the slot table of one full file that a crash left doubtful."""
+        """Have a worker mend the slot table of one full file that is doubtful after a crash."""
         doubtful = [file for file in self.files[:-1] if file.is_doubtful]
         if not doubtful or self.state & IndexState.MENDING:
             return
@@ -327,7 +334,7 @@ class IndexService:
         self._workers.submit(work, done)
 
     def drain(self, now_ms: int) -> None:
-        """Add one batch of the waiting messages; on a full disk they go on waiting."""
+        """Add one batch of the pending messages; on a full disk they stay pending."""
         if not self.pending:
             return
         self._last_add_ms = now_ms
@@ -354,11 +361,12 @@ class IndexService:
             self._add_batch(_BATCH_MESSAGES)
 
     def _can_add_singly(self) -> bool:
+        """Return whether entries can be added through the slots in the file."""
         newest = self.newest
         return newest is None or (newest.slots is None and newest.are_slots_known)
 
     def drain_all(self) -> None:
-        """Add and write everything now, in the calling thread (queries, load, close)."""
+        """Add and write everything now, in the calling thread (load, close, an overfull queue)."""
         if not self.is_enabled:
             return
         while self.pending:
@@ -369,11 +377,11 @@ class IndexService:
         for file, (position, data), _ in self._unwritten:
             file.file.write(position, data)
         self._unwritten.clear()
-        # A worker's batch was written here too: the worker must not remove newer writes for it.
+        # A worker may be doing these writes: when it is done it must not remove newer ones.
         self._generation += 1
 
     def _make_slots(self) -> bool:
-        """Get the newest file's slot table into memory; False while a worker reads it."""
+        """Return whether the newest slot table is in memory; if not, have a worker read it."""
         newest = self._file_with_room()
         if newest.slots is not None:
             return True
@@ -381,7 +389,7 @@ class IndexService:
         return newest.slots is not None
 
     def _load_slots(self, newest: IndexFile) -> None:
-        """Have a worker read a slot table; take it over if no entry was added meanwhile."""
+        """Have a worker read a slot table; use it if no entry was added meanwhile."""
         if self.state & (IndexState.LOADING | IndexState.CLOSED):
             return
         self._move(IndexEvent.LOAD)
@@ -397,15 +405,16 @@ class IndexService:
         self._workers.submit(newest.load_slots, done)
 
     def _add_singly(self, count: int) -> None:
+        """Add the first `count` pending messages entry by entry."""
         added = 0
         try:
             for topic, physical_offset, store_ms, keys in self.pending[:count]:
-                for text in key_texts(topic, keys):
+                for key_hash in key_hashes(topic, keys):
                     file = self._file_with_room()
-                    file.add_one(index_key_hash(text), physical_offset, store_ms)
+                    file.add_one(key_hash, physical_offset, store_ms)
                 added += 1
         finally:
-            # A full disk may end the loop anywhere.
+            # A full disk may have ended the loop early.
             del self.pending[:added]
             newest = self.newest
             if newest is not None and added:
@@ -413,7 +422,7 @@ class IndexService:
                 newest.file.write(position, head)
 
     def _add_batch(self, count: int) -> None:
-        """Add messages with numpy, going on in a new file where one is full."""
+        """Add the first `count` pending messages with numpy, in further files where one is full."""
         batch = self.pending[:count]
         if not batch:
             return
@@ -433,18 +442,19 @@ class IndexService:
     # -- files ---------------------------------------------------------------------------
 
     def _file_with_room(self) -> IndexFile:
+        """Return the newest file, or a new one when the newest is full."""
         newest = self.newest
         if newest is not None and not newest.is_full:
             return newest
         if newest is not None:
             if newest.slots is None:
-                # Its entries are in the file already, but nobody else writes its head.
+                # Its entries are in the file already; its head is not.
                 position, head = newest.head_write()
                 newest.file.write(position, head)
             self._retire(newest)
         header = IndexHeader(0, 0, 0, 0, 0, 1)
         if newest is not None:
-            # Upstream starts a file with the end of the previous one, until its first entry.
+            # As RocketMQ: until its first entry, a file states the end of the file before.
             last = newest.header
             header = IndexHeader(
                 last.end_timestamp_ms,
@@ -454,7 +464,7 @@ class IndexService:
                 0,
                 1,
             )
-        config = self._config
+        config = self.config
         size = index_file_bytes(config.index_slot_count, config.index_entry_count)
         path = self._new_path()
         self._disk.makedirs(self.path)
@@ -474,23 +484,23 @@ class IndexService:
         return fresh
 
     def _new_path(self) -> str:
-        """Return a path named `yyyyMMddHHmmssSSS` in local time, later than every present one."""
+        """Return the path of a new file: `yyyyMMddHHmmssSSS` in local time, after all others."""
         moment = datetime.fromtimestamp(self._clock() / 1000, tz=UTC).astimezone()
         while True:
             name = moment.strftime("%Y%m%d%H%M%S") + f"{moment.microsecond // 1000:03d}"
             path = f"{self.path}/{name}"
             if not self.files or path > self.files[-1].path:
                 return path
-            # Two files rolled within a millisecond, or the clock went back: keep the order.
+            # A second file in one millisecond, or the clock went back: keep the order of names.
             last = self.files[-1].path.rpartition("/")[2]
             moment = datetime.strptime(last + "000", "%Y%m%d%H%M%S%f").replace(
                 tzinfo=moment.tzinfo
             ) + timedelta(milliseconds=1)
 
     def _retire(self, file: IndexFile) -> None:
-        """Write a full file's slot table, sync the file, and remember when it ended."""
+        """Have a worker write a full file's slot table and sync the file; then note its end."""
         write = file.slot_writes() if file.slots is not None else None
-        # Written once more here, so that the sync covers them.
+        # They are written again here, so that the sync covers them.
         unwritten = [item[1] for item in self._unwritten if item[0] is file]
         end_ms = file.header.end_timestamp_ms
 
@@ -507,12 +517,12 @@ class IndexService:
                 _LOG.error("closing the full index file %s failed: %s", file.path, result)
                 return
             file.drop_slots()
-            # Java trusts every full file up to this time.
+            # Java assumes that all full files up to this time are complete.
             if self._sync_failure is None and not any(old.is_doubtful for old in self.files[:-1]):
                 self.full_end_ms = max(self.full_end_ms, end_ms)
 
         if self.state & IndexState.CLOSED:
-            # The store is closing, and nothing waits for a worker any more.
+            # The store is closing: no result of a worker arrives any more.
             work()
             done(None)
         else:
@@ -521,7 +531,7 @@ class IndexService:
     # -- writing -------------------------------------------------------------------------
 
     def _write_some(self, slots: Callable[[], None] | None) -> None:
-        """Have a worker write entries and heads, and then the slot table if it is due."""
+        """Have a worker do the unwritten writes, and then call `slots`, which writes slots."""
         if not self._unwritten and slots is None:
             return
         batch = list(self._unwritten)
@@ -541,7 +551,7 @@ class IndexService:
             self._move(IndexEvent.WRITTEN)
             if isinstance(result, BaseException):
                 if slots is not None:
-                    # The entries come first; when they fail, the slots were not written at all.
+                    # If writing the entries failed, the slots were not written at all.
                     self._write_slots_again()
                 level = logging.WARNING if isinstance(result, DiskFull) else logging.ERROR
                 _LOG.log(level, "writing the index failed and is tried again: %s", result)
@@ -551,16 +561,16 @@ class IndexService:
         self._workers.submit(work, done)
 
     def stop(self) -> None:
-        """Let no job begin any more, and wait for the one under way."""
+        """Begin no more jobs, and wait for the job under way."""
         self._move(IndexEvent.CLOSE)
         with self._job:
             pass
         if self.state & IndexState.WRITING:
-            # The job that did not begin may have had the slot table to write.
+            # The job that now does nothing may have had slots to write.
             self._write_slots_again()
 
     def _write_slots_again(self) -> None:
-        """Mark all slots as changed, since a write of changed ones was dropped."""
+        """Mark all slots as changed, after a write of changed ones did not happen."""
         for file in self.files:
             file.write_slots_again()
 
@@ -580,7 +590,7 @@ class IndexService:
             file.drop_slots()
 
     def sync_all(self) -> None:
-        """Sync what older rounds have not, in the calling thread; do nothing after a failure."""
+        """Sync everything, in the calling thread; do nothing after a sync has failed."""
         if self._sync_failure is not None:
             return
         self._sync(self._unsynced_files())
@@ -607,7 +617,7 @@ class IndexService:
         self._workers.submit(lambda: self._sync(files), done)
 
     def _unsynced_files(self) -> list[IndexFile]:
-        """Return the two newest files and doubtful ones; others were synced when they got full."""
+        """Return the two newest files and the doubtful ones; others were synced when full."""
         return [file for file in self.files[:-2] if file.is_doubtful] + self.files[-2:]
 
     def _sync(self, files: list[IndexFile]) -> None:
@@ -615,15 +625,15 @@ class IndexService:
             self._synced(file.file.sync)
         if files:
             self._synced(lambda: self._disk.sync_dir(self.path))
-            self._synced(lambda: self._disk.sync_dir(self._config.root))
+            self._synced(lambda: self._disk.sync_dir(self.config.root))
 
     def _synced(self, sync: Callable[[], None]) -> None:
-        """Call a function that syncs (in a worker); after a failure no sync counts any more."""
+        """Call a function that syncs, in a worker; after a failure no further sync is tried."""
         try:
             sync()
         except OSError as error:
             self._sync_failure = error
-            mark_unsynced(self._disk, self._config.root)
+            mark_unsynced(self._disk, self.config.root)
             raise
 
     def close(self) -> None:
@@ -635,19 +645,16 @@ class IndexService:
     def prepare_query(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, index_type: str
     ) -> Callable[[], QueryResult]:
-        """Take a picture of what is in memory, on the loop; a worker calls the result.
-
-        A query writes nothing: it searches waiting and unwritten entries where they are.
-        """
+        """Begin a query, on the loop; a worker calls the returned function for the result."""
         newest = self.newest
         if newest is not None and newest.slots is None and not newest.are_slots_known:
-            # This query reads the slot table itself; later ones find it in memory.
+            # This query reads the slot table from the file; later ones have it in memory.
             self._load_slots(newest)
         query = IndexQuery(topic, key, index_type, max_count, begin_ms, end_ms)
         return query.plan(list(self.pending), self.files, self._unwritten)
 
     def expire(self, min_physical_offset: int) -> list[str]:
-        """Drop files whose records are all gone, never the last one; return their paths."""
+        """Drop files whose records have all expired, never the last one; return their paths."""
         expired: list[str] = []
         while (
             len(self.files) > 1 and self.files[0].header.end_physical_offset < min_physical_offset

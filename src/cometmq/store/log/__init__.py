@@ -1,4 +1,4 @@
-"""The commit log: its files, how they are opened, read and flushed.
+"""The commit log: its files, and how they are written, read and flushed.
 
 Every other file of the store can be derived from it.
 """

@@ -1,26 +1,25 @@
-"""Commit log: the files that hold every record, appended through a mapped window.
+"""The commit log: the files with all records, written with pwrite, read through mapped windows.
 
-It knows files, rolling, windows and positions, and nothing of records: the appender encodes them,
+This module handles files, windows and positions, but not records: the appender encodes them,
 recovery reads them.
 
-File set::
+The files::
 
     commitlog/00000000000000000000   [record][record]...[BLANK][zeros or garbage]
     commitlog/00000000001073741824   [record]...[zeros: not written yet]
     cometmq.next                     blocks reserved for the file after the last one
 
-A record starts only where its end leaves 8 bytes for the BLANK of the file's end, else the BLANK
-is written and the record goes into the next file (docs/internals/store.md#end-of-a-log-file).  The
-next file is reserved by a worker under a name of ours in the store's root, where Java does not
-look, and renamed when needed.
+A file ends with a BLANK of 8 bytes or more.  A record that would leave less than 8 bytes of the
+file goes into the next file (docs/internals/store.md#end-of-a-log-file).  A worker reserves the
+next file in the store's root, under a name that Java ignores; it is renamed when it is needed.
 
-Writing goes through a window of some megabytes, mapped where the last record ended; its blocks
-are reserved, so a store never faults for want of space.  Older windows stay mapped for a while
-for readers, then a worker unmaps them: unmapping a whole file would stall the loop, a window does
+Records are written with pwrite, into blocks that are reserved, and read through a window of some
+megabytes, mapped where the last record ended.  Older windows stay mapped for readers for a while;
+then a worker unmaps them.  Unmapping a whole file would stall the loop, unmapping a window does
 not.  Records outside the windows are read with pread.
 
-Durable when: a record survives the process when `buffer[a:b] = record` has returned; it survives
-a power cut when `MappedFile.file.sync` has (flush.py).
+Durable when: a record survives the process when `CommitLog.write` has returned; it survives a
+power cut when `MappedFile.file.sync` has (flush.py).
 """
 
 from __future__ import annotations
@@ -43,17 +42,17 @@ __all__ = ["CommitLog", "MappedFile", "log_file_name"]
 
 _LOG: Final = logging.getLogger("cometmq.store")
 NEXT_FILE_NAME: Final = "cometmq.next"
-# A failed reservation is tried again at most this often; a full disk seldom empties faster.
+# A failed reservation is tried again after this time at the earliest.
 _RESERVE_RETRY_MS: Final = 500
 
 
 def log_file_name(start: int) -> str:
-    """Name of the file that begins at a physical offset or queue byte (`%020d`)."""
+    """Return the name of the file that begins at this byte of the log or of a queue (`%020d`)."""
     return f"{start:020d}"
 
 
 class MappedFile:
-    """One file of the log: where it begins and the open file."""
+    """One open file of the log; `start` and `end` are physical offsets."""
 
     __slots__ = ("end", "file", "is_name_synced", "path", "size", "start")
 
@@ -67,7 +66,7 @@ class MappedFile:
 
 
 class _LogWindow:
-    """A mapped stretch of the log."""
+    """A mapped part of the log; `start` and `end` are physical offsets."""
 
     __slots__ = ("end", "file", "mapping", "start", "view")
 
@@ -80,11 +79,10 @@ class _LogWindow:
 
 
 class CommitLog:
-    """The log's files and the window that is written.
+    """The log's files, and the window through which records are written.
 
-    `wrote`, `limit`, `buffer` and `buffer_start` are read and moved by the message store's hot
-    path: a record of `size` bytes fits at `wrote` while `wrote + size <= limit`, else
-    `make_room` prepares a place.
+    The appender uses `wrote`, `limit`, `buffer` and `buffer_start` itself.  A record of `size`
+    bytes fits at `wrote` if `wrote + size <= limit`; else the appender calls `make_room` first.
     """
 
     def __init__(
@@ -94,12 +92,18 @@ class CommitLog:
         self.file_bytes = config.commit_log_file_bytes
         self.files: list[MappedFile] = []
         self.wrote = 0
+        """Physical offset at which the log ends."""
         self.limit = -1
+        """Physical offset up to which the window has room; -1 without a window."""
         self.buffer_start = 0
+        """Physical offset at which the window begins."""
         self.buffer: Mapping = bytearray()
+        """The window's memory."""
         self._window: _LogWindow | None = None
         self._windows: list[_LogWindow] = []
+        """Older windows, for readers."""
         self._retired: list[_LogWindow] = []
+        """Windows to unmap once no reader uses them."""
         self._window_bytes = max(MAP_GRANULARITY, config.window_bytes)
         self._windows_kept = config.windows_kept
         self._disk = disk
@@ -111,15 +115,15 @@ class CommitLog:
         self._reserve_after_ms = 0
         self._is_closed = False
         self.is_full = False
-        """Whether the last try to get a file failed for want of space."""
+        """Whether the disk was full when the last file was to be made."""
         self.failure: StoreError | None = None
-        """Why nothing may be appended any more."""
+        """Why nothing may be appended; None while it may."""
 
     # -- files ---------------------------------------------------------------------------
 
     @property
     def min_offset(self) -> int:
-        """First physical offset that still has a file."""
+        """Physical offset at which the log begins."""
         return self.files[0].start if self.files else self.wrote
 
     @property
@@ -132,19 +136,19 @@ class CommitLog:
         files = self.files
         if not files or not files[0].start <= physical_offset < files[-1].end:
             return None
-        # All files have one size, so the index follows from the offset.
+        # All files have one size.
         index = (physical_offset - files[0].start) // self.file_bytes
         return files[index]
 
     def where(self, physical_offset: PhysicalOffset) -> str:
-        """Return `path, position n` of a physical offset, for texts."""
+        """Return a text with the path and the position of a physical offset."""
         file = self.file_at(physical_offset)
         if file is None:
             return f"{self.path} (no file holds physical offset {physical_offset})"
         return f"{file.path}, position {physical_offset - file.start}"
 
     def open_existing(self, start: int) -> MappedFile:
-        """Open the file that begins at `start` and put it at the end of the list."""
+        """Open the file that begins at `start`, the next one behind the open files."""
         path = f"{self.path}/{log_file_name(start)}"
         file = self._disk.open_log(path, self.file_bytes, create=False)
         mapped = MappedFile(path, start, self.file_bytes, file)
@@ -153,7 +157,7 @@ class CommitLog:
         return mapped
 
     def seek(self, wrote: int) -> None:
-        """Continue writing at `wrote` (after recovery)."""
+        """Set the end of the log, where writing continues (after recovery)."""
         self.wrote = wrote
         self.limit = -1
         self._forget_window()
@@ -164,9 +168,9 @@ class CommitLog:
         """Make room for a record of `size` bytes; return its physical offset.
 
         Raises:
-            MessageIllegal: no file can hold such a record.
-            DiskFull: no block is left; nothing has changed.
-            StoreError: the error that `refuse` was called with.
+            MessageIllegal: the record does not fit a file.
+            DiskFull: there is no space for a new file; nothing has changed.
+            StoreError: the error with which `refuse` was called.
         """
         if self.failure is not None:
             raise type(self.failure)(*self.failure.args)
@@ -180,15 +184,30 @@ class CommitLog:
             self._add_file(files[-1].end if files else self.wrote)
         elif size + BLANK_BYTES > files[-1].end - self.wrote:
             last = files[-1]
-            # The new file first: when the disk is full, nothing may have changed.
+            # The new file comes first, so that a full disk changes nothing.
             self._add_file(last.end)
             last.file.write(self.wrote - last.start, BLANK.pack(last.end - self.wrote, MAGIC_BLANK))
             self.wrote = last.end
         self._open_window(size)
         return self.wrote
 
+    def write(self, physical_offset: int, records: bytes) -> None:
+        """Write records into the last file, whose blocks are reserved, where `make_room` made room.
+
+        This is a `pwrite`, not a store into the mapping: a sync write-protects mapped dirty pages
+        again, and each of them then costs an interrupt and a fault on this core.
+        """
+        last = self.files[-1]
+        try:
+            last.file.write(physical_offset - last.start, records)
+        except (OSError, DiskFull):
+            # Units of these records are in their queues already.  The mapping takes them, and the
+            # next sync tells whether the disk does.
+            start = physical_offset - self.buffer_start
+            self.buffer[start : start + len(records)] = records
+
     def refuse(self, failure: StoreError) -> None:
-        """Append nothing any more: `make_room` raises `failure`.  Reads go on."""
+        """Stop appending: from now on `make_room` raises `failure`.  Reads go on."""
         self.failure = failure
         self.limit = -1
 
@@ -217,11 +236,12 @@ class CommitLog:
         self.buffer = mapping
         self.buffer_start = window.start
         self.limit = min(window.end, mapped.end - BLANK_BYTES)
-        # Reserve the next file early: half a file is minutes of writing, or small.
+        # Reserve the next file early: half a file lasts for minutes, or is reserved fast.
         if window.end - mapped.start >= self.file_bytes // 2:
             self.reserve_next()
 
     def _forget_window(self) -> None:
+        """Write no more through the window; readers may use it for a while."""
         window, self._window = self._window, None
         if window is not None:
             self._windows.append(window)
@@ -229,7 +249,7 @@ class CommitLog:
             self._retired.append(self._windows.pop(0))
 
     def reserve_next(self) -> None:
-        """Have a worker reserve the blocks of the file after the last one."""
+        """Have a worker make the file after the last one, with its blocks reserved."""
         now_ms = self._clock()
         if self._next is not None or self._is_reserving or now_ms < self._reserve_after_ms:
             return
@@ -265,10 +285,10 @@ class CommitLog:
         return None
 
     def read_resident(self, physical_offset: PhysicalOffset, size: int) -> memoryview | None:
-        """As `view`, or a copy of resident bytes; None when reading may block."""
-        found = self.view(physical_offset, size)
-        if found is not None:
-            return found
+        """Return bytes of the log if they are in memory, mapped or copied; else None."""
+        mapped_bytes = self.view(physical_offset, size)
+        if mapped_bytes is not None:
+            return mapped_bytes
         mapped = self.file_at(physical_offset)
         if mapped is None:
             return None
@@ -276,22 +296,22 @@ class CommitLog:
         return None if data is None else memoryview(data)
 
     def read(self, physical_offset: PhysicalOffset, size: int) -> memoryview:
-        """Read bytes of the log, from the disk if need be (may block; safe in a worker).
+        """Return bytes of the log, read from the disk if needed.  May block; safe in a worker.
 
-        Shorter than `size` at the end of a file or where a file was cut.
+        Returns less than `size` bytes at the end of a file, and where a file was cut.
         """
         mapped = self.file_at(physical_offset)
         if mapped is None:
             return memoryview(b"")
         return memoryview(mapped.file.read(physical_offset - mapped.start, size))
 
-    # -- care ----------------------------------------------------------------------------
+    # -- cut and expired files -------------------------------------------------------------
 
     def is_active_file_cut(self) -> bool:
-        """Whether the file being written was cut from outside.
+        """Return whether something outside has cut the file that is written.
 
-        A store into a mapping beyond the end of its file kills the process, so this is asked
-        before writing whenever the clock has moved.
+        A write to a mapping beyond the end of its file kills the process, so the appender calls
+        this before the first write of each millisecond.
         """
         if self._window is None:
             return False
@@ -299,55 +319,56 @@ class CommitLog:
         return mapped.file.size() < mapped.size
 
     def check_windows(self) -> None:
-        """Stop using windows of files that were cut: a read beyond their end kills the process."""
-        kept = [window for window in self._windows if window.file.size() >= self.file_bytes]
-        if len(kept) != len(self._windows):
-            self._retired += [window for window in self._windows if window not in kept]
-            self._windows = kept
+        """Stop using windows of files that were cut: a read beyond the end kills the process."""
+        whole = [window for window in self._windows if window.file.size() >= self.file_bytes]
+        if len(whole) != len(self._windows):
+            self._retired += [window for window in self._windows if window not in whole]
+            self._windows = whole
 
     def abandon_active_file(self, blank_position: int) -> None:
-        """Abandon a damaged last file: restore its size, end it at `blank_position`, roll.
+        """End the damaged last file with a BLANK, restore its size, and go on in a new file.
 
-        `blank_position` is the physical offset at which its last sound record ends.
+        Args:
+            blank_position: the physical offset at which the file's last sound record ends.
         """
         mapped = self.files[-1]
         self.limit = -1
         self._forget_window()
         self._disk.open_log(mapped.path, mapped.size, create=True).close()
         position = blank_position - mapped.start
-        left = mapped.size - position
-        if left >= BLANK_BYTES:
-            mapped.file.write(position, BLANK.pack(left, MAGIC_BLANK))
+        blank_bytes = mapped.size - position
+        if blank_bytes >= BLANK_BYTES:
+            mapped.file.write(position, BLANK.pack(blank_bytes, MAGIC_BLANK))
         self.wrote = mapped.end
 
     def drop_first_file(self) -> MappedFile:
-        """Drop the oldest file (the caller deletes it); readers that use it may finish."""
+        """Drop the oldest file; the caller deletes it.  Readers that use it may finish."""
         mapped = self.files.pop(0)
-        kept: list[_LogWindow] = []
+        windows: list[_LogWindow] = []
         for window in self._windows:
-            (self._retired if window.start < mapped.end else kept).append(window)
-        self._windows = kept
+            (self._retired if window.start < mapped.end else windows).append(window)
+        self._windows = windows
         return mapped
 
     def unmap_retired(self) -> None:
-        """Have a worker unmap windows that nobody reads any more."""
+        """Have a worker unmap the retired windows that no reader uses."""
         retired, self._retired = self._retired, []
         if not retired:
             return
 
         def work() -> list[_LogWindow]:
-            held: list[_LogWindow] = []
+            used: list[_LogWindow] = []
             for window in retired:
                 window.view.release()
                 if not window.file.unmap(window.mapping):
-                    held.append(window)
-            return held
+                    used.append(window)
+            return used
 
         def done(result: list[_LogWindow] | BaseException) -> None:
             if isinstance(result, BaseException):
                 _LOG.error("unmapping a window of the commit log failed: %s", result)
             else:
-                # An answer that is still being sent uses these; the next turn tries again.
+                # Answers that are being sent use these; the next turn tries again.
                 self._retired += result
 
         self._workers.submit(work, done)

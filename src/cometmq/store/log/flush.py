@@ -1,18 +1,18 @@
-"""Flushing the commit log: by timer (asynchronous) and by group commit (synchronous).
+"""Flushes the commit log: by a timer (asynchronous) or by group commit (synchronous).
 
-The flusher has a worker call fdatasync at the right moments and knows how far the log is on
-stable storage.  It never syncs on the loop and never reads records.
+The flusher has a worker call fdatasync, and records up to which physical offset the log is on
+stable storage (`flushed`).
 
-Asynchronous (``FlushRealTimeService``): every 500 ms when at least 4 pages wait, and everything
-every 10 s.  Synchronous: the first waiting put starts a flush at the end of the loop's turn; all
-puts that arrive while it runs share the next flush.  After a flush has answered n puts, their
-senders usually send again at once.  So the next flush waits a moment for them, at most a quarter
-of what a flush takes; without that wait, groups split into small and large ones.
+Asynchronous (``FlushRealTimeService``): every 500 ms if at least 4 pages wait, and every 10 s
+whatever waits.  Synchronous: the first waiting put starts a flush at the end of the loop's turn;
+all puts that arrive while it runs share the next flush.  The senders of puts that a flush has
+answered usually send again at once, so the next flush waits for them, for a quarter of the duration
+of a flush at most.  Without that wait, small and large groups would alternate.
 
-A flush that fails is the last one.  Linux reports a failed write-back once and then takes the
-pages for clean: the next fdatasync succeeds without them, and to confirm by it would lose
-messages.  So the log takes no more records, every waiting put gets a failure, and a mark stays on
-the disk.  The mark makes the next start write again what the page cache still has.
+After a flush has failed there is no other.  Linux reports a failed write-back once and then counts
+the pages as clean: the next fdatasync succeeds without them, and confirming by it would lose
+messages.  So the log refuses records, every waiting put gets a failure, and a mark stays on the
+disk (unsynced.py), by which the next start writes the end of the log again.
 
 Durable when: everything below `flushed` survives a power cut.
 """
@@ -38,10 +38,10 @@ __all__ = ["MOVES", "CallLater", "FlushEvent", "FlushState", "Flusher", "move"]
 
 _LOG: Final = logging.getLogger("cometmq.store")
 _PAGE_BYTES: Final = 4096
-# Share of a flush's duration that the next one may wait for senders that were just answered.
+# The share of a flush's duration for which the next flush waits for senders.
 _GATHER_SHARE: Final = 0.25
 _GATHER_MS_MAX: Final = 5.0
-# Share of the answered senders that the next flush waits for.
+# The share of the answered senders for which the next flush waits.
 _GATHER_ENOUGH: Final = 0.9
 
 if TYPE_CHECKING:
@@ -64,8 +64,9 @@ class FlushState(IntEnum):
     FLUSHING_AGAIN = 4
     """A worker syncs, and another flush follows."""
     BROKEN = 5
-    """A flush has failed; there is no further one."""
+    """A flush has failed; no other begins."""
     CLOSED = 6
+    """No flush begins."""
 
 
 class FlushEvent(IntEnum):
@@ -78,7 +79,7 @@ class FlushEvent(IntEnum):
     GATHERED = 2
     """All expected senders are back."""
     RUN = 3
-    """A scheduled callback arrives; it is late where another flush has overtaken it."""
+    """A scheduled callback arrives, maybe after another flush has done its work."""
     START = 4
     """A worker begins to sync."""
     SYNCED = 5
@@ -89,7 +90,7 @@ class FlushEvent(IntEnum):
 def _moves() -> dict[tuple[FlushState, FlushEvent], FlushState]:
     state, event = FlushState, FlushEvent
     moves = {(any_state, event.CLOSE): state.CLOSED for any_state in state}
-    # A late callback, and a request that an earlier one covers, change nothing.
+    # A callback that comes late, and a request after another one, change nothing.
     moves |= {(same, event.REQUEST): same for same in state}
     moves |= {(same, event.RUN): same for same in state}
     for pending in (state.SCHEDULED, state.GATHERING):
@@ -134,7 +135,7 @@ class Flusher:
     """Flushes one commit log.
 
     Args:
-        on_flushed: called with `flushed` when it has moved, before waiting puts are answered.
+        on_flushed: called with `flushed` when it has grown, before waiting puts are answered.
     """
 
     def __init__(
@@ -156,18 +157,18 @@ class Flusher:
         self._thorough_ms = config.flush_thorough_interval_ms
         self._timeout_ms = config.sync_flush_timeout_ms
         self._waiters: deque[tuple[int, int, Callable[[bool], None]]] = deque()
-        """By put that waits: end of its records, deadline in ms, callback."""
+        """For each waiting put: end of its records, deadline in ms, callback."""
         self._call_later: CallLater | None = None
         self.state = FlushState.IDLE
         self._last_ms = 0
         self._last_thorough_ms = 0
         self._expected_count = 0
-        """Senders that are expected to wait for the next flush."""
+        """How many puts the next flush waits for."""
         self._flush_ms = 0.0
         self.flushed = 0
         """Everything below this physical offset is on stable storage."""
         self.flush_count = 0
-        self.on_flushed = on_flushed
+        self._on_flushed = on_flushed
 
     def start(self, call_later: CallLater) -> None:
         """Use timers from now on."""
@@ -175,7 +176,7 @@ class Flusher:
         self._last_ms = self._last_thorough_ms = self._clock()
 
     def when_durable(self, end_offset: int, callback: Callable[[bool], None]) -> None:
-        """Call back with True once `end_offset` is flushed, with False after the time-out."""
+        """Call back with True when the log is flushed up to `end_offset`, with False too late."""
         if end_offset <= self.flushed:
             callback(True)
             return
@@ -186,7 +187,7 @@ class Flusher:
         self.request()
 
     def request(self) -> None:
-        """Flush soon: at the end of this turn of the loop, or after the flush under way."""
+        """Flush at the end of this turn of the loop, or after the flush under way."""
         before = self.state
         self.state = move(before, FlushEvent.REQUEST)
         if before is FlushState.IDLE:
@@ -209,7 +210,7 @@ class Flusher:
         if before is self.state:
             return
         if before is FlushState.SCHEDULED and len(self._waiters) < self._expected_count:
-            # Wait once for the senders that the last flush answered.
+            # Wait once for the senders that the last flush has answered.
             delay_ms = min(self._flush_ms * _GATHER_SHARE, _GATHER_MS_MAX)
             if delay_ms >= 0.5:
                 self.state = move(self.state, FlushEvent.GATHER)
@@ -246,6 +247,7 @@ class Flusher:
         self._workers.submit(lambda: self._sync(files), done)
 
     def _give_up(self, error: BaseException) -> None:
+        """After a failed flush, refuse records and answer the waiting puts."""
         failure = StoreFailed(
             f"{error}; what was written behind physical offset {self.flushed} may be lost, so"
             " writes are refused: look at the disk, then restart, which recovers from what is on it"
@@ -255,16 +257,16 @@ class Flusher:
         self._fail_waiters()
 
     def _advance(self, target: int) -> None:
-        """Confirm that the log is flushed up to `target`, and answer the puts below it."""
+        """Note that the log is flushed up to `target`, and answer the puts below it."""
         if target > self.flushed:
             self.flushed = target
-            self.on_flushed(target)
+            self._on_flushed(target)
         waiters = self._waiters
         answered = 0
         while waiters and waiters[0][0] <= target:
             answered += 1
             waiters.popleft()[2](True)
-        # A single sender gives 0: no flush waits for it.
+        # With a single sender this is 0, so no flush waits for it.
         self._expected_count = int((answered + len(waiters)) * _GATHER_ENOUGH)
 
     def _files_below(self, target: int) -> list[MappedFile]:
@@ -292,7 +294,7 @@ class Flusher:
             callback(False)
 
     def tick(self, now_ms: int) -> None:
-        """Answer puts that waited too long, and flush when it is due."""
+        """Answer the puts whose deadline has passed, and flush if that is due."""
         waiters = self._waiters
         while waiters and waiters[0][1] <= now_ms:
             waiters.popleft()[2](False)
@@ -311,7 +313,7 @@ class Flusher:
         """Flush everything now, in the calling thread (load and close).
 
         Raises:
-            StoreFailed: this flush or an earlier one failed, so nothing may be confirmed.
+            StoreFailed: this flush or an earlier one has failed.
         """
         if self._log.failure is not None:
             raise self._log.failure
@@ -322,6 +324,6 @@ class Flusher:
             self.request()
 
     def close(self) -> None:
-        """Answer the puts that wait with False; start no more flushes."""
+        """Answer the waiting puts with False, and begin no more flushes."""
         self.state = move(self.state, FlushEvent.CLOSE)
         self._fail_waiters()

@@ -1,12 +1,12 @@
-"""Reads the commit log record by record, proving each one.
+"""Reads the commit log record by record, and checks each record.
 
-Recovery, repair, verify and inspect share this walk.  It decides what a record is; its callers
-decide what follows from a bad one.
+Recovery, repair, verify and inspect use this reader.  It decides whether a record is sound; its
+callers decide what follows from a bad one.
 
-A record is accepted when its length stays inside the file, its magic is known, its own physical
-offset is where it stands, all inner lengths add up to its size and its body has the CRC it says
-(``CommitLog.checkMessageAndReturnSize``; Java does not compare the physical offset, so stale
-records behind a truncation pass there).  A BLANK leads to the next file.
+A record is sound when it lies inside the file, its magic is a record's, it states the physical
+offset at which it lies, all inner lengths add up to its size, and its body has the stated CRC
+(``CommitLog.checkMessageAndReturnSize``; Java does not compare the physical offset, so it accepts
+stale records behind a truncation).  After a BLANK, the reader goes on in the next file.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class _File(Protocol):
 
 
 class LogFiles(Protocol):
-    """What the reader needs of a log."""
+    """The part of a log that the reader uses."""
 
     def file_at(self, physical_offset: PhysicalOffset) -> _File | None:
-        """The file that holds a physical offset."""
+        """Return the file with a physical offset; None without one."""
 
 
 class ScannedRecord(msgspec.Struct, gc=False):
@@ -87,7 +87,7 @@ class ScannedRecord(msgspec.Struct, gc=False):
 
 
 class LogReader:
-    """A walk from `start` to `end` (physical offsets)."""
+    """Reads the records from `start` to `end` (physical offsets) of a log."""
 
     def __init__(
         self,
@@ -99,12 +99,12 @@ class LogReader:
         is_record_crc_forced: bool = False,
     ) -> None:
         self.position = start
-        """Where the next record is expected."""
+        """Physical offset at which the next record is expected."""
         self.end = end
         self.fault: str | None = None
-        """Why the walk stopped before `end`; None when it did not."""
+        """Why reading stopped before `end`; None when it did not."""
         self.is_unwritten = False
-        """Whether it stopped at zeros, as at the end of a sound log."""
+        """Whether reading stopped at zeros, as at the end of a sound log."""
         self._log = log
         self._is_crc_checked = is_crc_checked
         self._is_record_crc_forced = is_record_crc_forced
@@ -116,12 +116,12 @@ class LogReader:
         self._blocks: list[int] = []
 
     def next_record(self) -> ScannedRecord | None:
-        """Return the next record; None at the end, or at a fault, which `fault` then names."""
+        """Return the next record; None at the end, and at a fault, which `fault` then describes."""
         position = self.position
         buffer = self._buffer
         index = position - self._buffer_start
         if 0 <= index <= len(buffer) - _HEAD.size and position < self.end:
-            # The usual record, in one step; `_next_slowly` handles and explains all others.
+            # The usual record in one step; `_next_slowly` reads all others and describes faults.
             size, magic, crc, queue_id, queue_offset, own_offset, sys_flag, store_ms, body_bytes = (
                 _HEAD.unpack_from(buffer, index)
             )
@@ -161,26 +161,26 @@ class LogReader:
         return self._next_slowly()
 
     def check_crc(self, record: ScannedRecord) -> bool:
-        """Return whether the CRC of a record is right that was read without checking it."""
+        """Return whether the body of a record that was read without this check has its CRC."""
         reader = LogReader(self._log, record.physical_offset, record.physical_offset + record.size)
         return reader.next_record() is not None
 
     def _next_slowly(self) -> ScannedRecord | None:
-        """Read any record, and name the fault of a bad one."""
+        """Read a record of any form; set `fault` when it is bad."""
         self.fault = None
         while True:
             position = self.position
             if position >= self.end:
                 return None
             index = position - self._buffer_start
-            left = len(self._buffer) - index
-            if index < 0 or left < _HEAD.size:
+            bytes_left = len(self._buffer) - index
+            if index < 0 or bytes_left < _HEAD.size:
                 index = self._fill(position, _HEAD.size)
-                left = len(self._buffer) - index
+                bytes_left = len(self._buffer) - index
                 if self._file is None:
                     return self._stop("no file holds this position")
-            if left < 8:
-                return self._stop(f"only {left} bytes are left in the file")
+            if bytes_left < 8:
+                return self._stop(f"only {bytes_left} bytes are left in the file")
             size, magic = _LENGTH_AND_MAGIC.unpack_from(self._buffer, index)
             if magic == MAGIC_BLANK:
                 file = self._file
@@ -196,7 +196,10 @@ class LogReader:
         return None
 
     def _fill(self, position: int, length: int) -> int:
-        """Have `length` bytes from `position` in the buffer if the file holds them; its index."""
+        """Read at least `length` bytes from `position` into the buffer; return their index in it.
+
+        There are fewer bytes where the file ends.
+        """
         file = self._file
         if file is None or not file.start <= position < file.end:
             file = self._file = self._log.file_at(PhysicalOffset(position))
@@ -205,18 +208,18 @@ class LogReader:
             self._buffer = b""
             return 0
         wanted = min(max(length, _READ_BYTES), file.end - position)
-        # Not beyond the end of the walk: a single record must not read megabytes.
+        # Not beyond `end`: reading a single record must not read megabytes.
         wanted = min(wanted, max(length, self.end - position))
         self._buffer = file.file.read(position - file.start, wanted)
         return 0
 
     def _record(self, position: int, size: int, magic: int) -> ScannedRecord | None:
-        """Read the record of this size and magic, bringing its bytes into the buffer."""
+        """Read the record whose size and magic were read already."""
         self.is_unwritten = False
         if magic not in (MAGIC_V1, MAGIC_V2):
             self.is_unwritten = size == 0 and magic == 0
-            what = "zeros" if self.is_unwritten else f"magic {magic & 0xFFFFFFFF:#010x}"
-            return self._stop(f"{what} where a record should begin")
+            content = "zeros" if self.is_unwritten else f"magic {magic & 0xFFFFFFFF:#010x}"
+            return self._stop(f"{content} where a record should begin")
         file = self._file
         assert file is not None
         if size < RECORD_BYTES_MIN or position + size > file.end:
@@ -277,30 +280,32 @@ class LogReader:
         )
 
     def resync(self, limit: int) -> ScannedRecord | None:
-        """After a fault, find the next sound record that begins below `limit`; None without one.
+        """After a fault, return the next sound record that begins below `limit`; None without one.
 
-        The walk continues behind that record; the bytes between are damaged.
+        Reading continues behind that record; the bytes before it are damaged.
         """
         position = self.position + 1
         while position < min(limit, self.end):
             file = self._log.file_at(PhysicalOffset(position))
             if file is None:
                 return None
-            place = self._find_magic(file, position, min(limit, file.end))
-            if place is None:
+            candidate = self._find_magic(file, position, min(limit, file.end))
+            if candidate is None:
                 position = file.end
                 continue
-            self.position = place
+            self.position = candidate
             record = self.next_record()
             if record is not None:
                 return record
-            position = place + 1
+            position = candidate + 1
         return None
 
     def _find_magic(self, file: _File, start: int, limit: int) -> int | None:
-        """Return the first position in [start, limit) at which a record's magic fits; else None."""
-        # The last file is a gibibyte of which a few pages may be written.  Looked at once: after a
-        # read its neighbours count as data.
+        """Return the first position in [start, limit) of a possible record, by its magic; or None.
+
+        Only blocks with data are searched: of a file of a gibibyte, a few pages may be written.
+        """
+        # The blocks are computed once, since reading a page makes its neighbours count as data.
         if self._blocks_of is not file or start < self._blocks_start:
             self._blocks_of, self._blocks_start = file, start
             self._blocks = data_blocks(file.file, start - file.start, file.end - file.start)
@@ -311,16 +316,16 @@ class LogReader:
                 continue
             # Seven bytes more than a block, so that no magic is cut in two.
             raw = file.file.read(position - file.start, end - position + 7)
-            places = [place for magic in _MAGICS if (place := raw.find(magic, 4)) >= 0]
-            if places and position + min(places) - 4 < limit:
-                return position + min(places) - 4
+            hits = [at for magic in _MAGICS if (at := raw.find(magic, 4)) >= 0]
+            if hits and position + min(hits) - 4 < limit:
+                return position + min(hits) - 4
         return None
 
 
 def data_blocks(file: RandomFile, position: int, end: int) -> list[int]:
-    """Return the positions in [position, end) of blocks of `BLOCK_BYTES` that may hold data.
+    """Return the positions in [position, end) of blocks of `BLOCK_BYTES` that may have data.
 
-    Find all before reading any: the kernel reads ahead, and pages it has read count as data.
+    Call this before reading: the kernel reads ahead, and pages that it has read count as data.
     """
     blocks: list[int] = []
     data = file.next_data(position)

@@ -1,12 +1,12 @@
-"""Runs of records in the log: what a pull sends, cut out of the log without copies.
+"""Runs of records: the bytes that a pull sends, taken from the log without copies.
 
-Given the positions and sizes of units, `RecordRuns.chunks` returns the bytes of their records,
-adjacent ones in one piece, if they are in memory and are the records that the units claim.
+Given positions and sizes from units, `RecordRuns.chunks` returns the bytes of their records, if
+these are in memory and are the records of the units.  Adjacent records are one chunk, a *run*.
 
-A unit read from a file is a claim about the log.  Adjacent units whose ends and starts meet form
-a run; the first and the last record of each run are compared with their units (size and physical
-offset), which catches any single wrong unit, since a wrong one breaks the chain.  Java serves
-whatever bytes a wrong unit points at.
+A unit that was read from a file may be wrong.  In a run, each record begins where the one before
+ends.  The first and the last record of each run are compared with their units (size and physical
+offset).  That detects any single wrong unit, since it would not fit between its neighbours.  Java
+serves the bytes to which a wrong unit leads.
 """
 
 from __future__ import annotations
@@ -57,10 +57,9 @@ def select_units(
     max_count: int,
     max_bytes: int,
 ) -> tuple[list[PhysicalOffset], list[int], int] | None:
-    """Units whose tags code is wanted: positions, sizes, and how many were looked at.
+    """Select the units with a wanted tags code: positions, sizes, and how many were examined.
 
-    None when there are extension addresses among the codes, which need a look elsewhere, or
-    units that are none: what they should be may be wanted.
+    Returns None when a code is the address of an extension unit, or a unit is not a valid one.
     """
     positions: list[PhysicalOffset] = []
     sizes: list[int] = []
@@ -87,17 +86,20 @@ def select_units(
 
 
 class RecordRuns:
-    """Cuts records out of one log."""
+    """Returns runs of records of one log."""
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
         self.damaged: list[tuple[int, int]] = []
-        """Damaged stretches of the log, from and to: every record that touches one is checked."""
+        """Damaged stretches of the log, begin and end; a record that touches one is checked."""
 
     def chunks(
         self, positions: Sequence[PhysicalOffset], sizes: Sequence[int], byte_count: int
     ) -> list[memoryview] | None:
-        """Return chunks of the log for these records, adjacent ones in one; None when in doubt."""
+        """Return the bytes of these records, a chunk for each run.
+
+        Returns None when they are not in memory, or a check fails.
+        """
         start, last = positions[0], positions[-1]
         span = last + sizes[-1] - start
         if span < byte_count or start < self._log.min_offset:
@@ -114,7 +116,7 @@ class RecordRuns:
                     self.holds(around, last - start, last, sizes[-1])
                 )
                 return [around] if is_sound else None
-            # Records of other queues lie between most of these: runs would have one record each.
+            # With records of other queues between most of them, runs have one record each.
             if self._are_apart(positions, sizes):
                 return self._apart(around, start, positions, sizes)
         chunks: list[memoryview] = []
@@ -135,9 +137,17 @@ class RecordRuns:
         chunks.append(chunk)
         return chunks
 
+    def resident(self, start: PhysicalOffset, size: int) -> memoryview | None:
+        """Return bytes of the log without damage; None when they are not in memory or damaged."""
+        if start < self._log.min_offset:
+            return None
+        if self.damaged and self.touches_damage(start, start + size):
+            return None
+        return self._log.read_resident(start, size)
+
     @staticmethod
     def _are_apart(positions: Sequence[int], sizes: Sequence[int]) -> bool:
-        """Return whether less than two thirds of the records adjoin the one before."""
+        """Return whether more than a third of the records do not follow the one before."""
         breaks: int = sum(map(ne, map(add, positions, sizes), positions[1:]))
         return breaks * 3 > len(positions)
 
@@ -145,10 +155,10 @@ class RecordRuns:
     def _apart(
         around: memoryview, base: int, positions: Sequence[int], sizes: Sequence[int]
     ) -> list[memoryview] | None:
-        """Cut records that do not adjoin out of one read; None when one is not sound.
+        """Return a chunk for each record, cut out of one read; None when one is not sound.
 
-        Queues that are written in turn look like this, so a pull of 32 comes here: flat loops,
-        since anything per record shows in the pulls a second.
+        Pulls from queues that are written in turn come here, so the loops are flat: any work for
+        each record costs pulls a second.
         """
         if min(positions) < base or min(sizes) < RECORD_CHECK.size:
             return None
@@ -156,10 +166,10 @@ class RecordRuns:
             around[position - base : position - base + size]
             for position, size in zip(positions, sizes, strict=True)
         ]
-        look = RECORD_CHECK.unpack_from
+        unpack_head = RECORD_CHECK.unpack_from
         try:
             for chunk, position, size in zip(chunks, positions, sizes, strict=True):
-                total, _, own_offset = look(chunk)
+                total, _, own_offset = unpack_head(chunk)
                 if own_offset != position or total != size:
                     return None
         except struct.error:
@@ -168,6 +178,7 @@ class RecordRuns:
         return chunks
 
     def touches_damage(self, start: int, end: int) -> bool:
+        """Return whether a damaged stretch of the log overlaps this one."""
         return any(first < end and start < last for first, last in self.damaged)
 
     def _run(
@@ -180,7 +191,7 @@ class RecordRuns:
         last: int,
         last_size: int,
     ) -> memoryview | None:
-        """Return one run of adjacent records, if its first and last are those of their units."""
+        """Return one run, None when its first or last record is not that of its unit."""
         if end <= start:
             return None
         if around is not None:
@@ -188,10 +199,10 @@ class RecordRuns:
                 return None
             chunk = around[start - base : end - base]
         else:
-            found = self._log.read_resident(start, end - start)
-            if found is None or len(found) != end - start:
+            resident = self._log.read_resident(start, end - start)
+            if resident is None or len(resident) != end - start:
                 return None
-            chunk = found
+            chunk = resident
         if not self.holds(chunk, 0, start, first_size):
             return None
         if last != start and not self.holds(chunk, last - start, last, last_size):
@@ -200,7 +211,7 @@ class RecordRuns:
 
     @staticmethod
     def holds(chunk: memoryview, at: int, position: int, size: int) -> bool:
-        """Return whether the record of this physical offset and size stands in the chunk."""
+        """Return whether the chunk has, at `at`, the record of this physical offset and size."""
         if at < 0 or size < RECORD_CHECK.size or at + size > len(chunk):
             return False
         total, magic, own_offset = RECORD_CHECK.unpack_from(chunk, at)
@@ -208,7 +219,7 @@ class RecordRuns:
 
 
 def inner_fault(chunk: memoryview) -> str | None:
-    """Return why the record cannot be decoded, None when it can; bodies are not checked."""
+    """Return why a record cannot be decoded, None when it can; bodies are not checked."""
     try:
         decode_message(chunk)
     except CodecError as error:
@@ -217,7 +228,7 @@ def inner_fault(chunk: memoryview) -> str | None:
 
 
 def record_fault(chunk: memoryview, position: int, size: int) -> str | None:
-    """Return why the bytes are not the record of this position and size; None when they are."""
+    """Return why bytes are not the record of this physical offset and size; None when they are."""
     if len(chunk) < size or size < RECORD_CHECK.size:
         return f"only {len(chunk)} of {size} bytes are there"
     total, magic, physical_offset = RECORD_CHECK.unpack_from(chunk, 0)

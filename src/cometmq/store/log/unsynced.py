@@ -1,14 +1,14 @@
-"""The mark of a failed sync: `cometmq.unsynced`, and what the next start does about it.
+"""The mark of a failed sync, `cometmq.unsynced`, and the work of the start that finds it.
 
-The mark remembers across a restart that the page cache may hold bytes that the disk never took.
+The mark says that the page cache may have bytes that the disk never got.
 
-When a write-back fails, Linux reports it to one sync call and then takes the pages for clean.
-They can be read until memory is needed, no later sync writes them, and a power cut takes them.  So
-a start that finds the mark reads as after a power cut, with every CRC, and writes the part of the
-log it keeps behind the last good flush once more, which makes those pages dirty, before it syncs.
+When a write-back fails, Linux reports it to one sync call and then counts the pages as clean.  They
+can be read until their memory is needed elsewhere, but no later sync writes them, and a power cut
+takes them.  So a start with the mark recovers as after a power cut and checks every CRC.  Then it
+writes the log behind the last good flush again, which makes those pages dirty, and syncs it.
 
-Durable when: the mark is written to the page cache only.  That is enough: when the page cache is
-lost, so are the bytes it warns of.
+Durable when: the mark is in the page cache only.  That suffices: with the page cache, the bytes
+that it warns of are lost too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 def mark_unsynced(disk: Disk, root: str) -> None:
-    """Leave the mark (in a worker); an error is logged, since the disk may take nothing at all."""
+    """Write the mark (in a worker); log an error, since the disk may be unwritable."""
     path = f"{root}/{UNSYNCED_FILE_NAME}"
     try:
         disk.open_random(path, len(_MARK), create=True).write(0, _MARK)
@@ -40,15 +40,17 @@ def mark_unsynced(disk: Disk, root: str) -> None:
 
 
 def is_marked_unsynced(disk: Disk, root: str) -> bool:
-    """Return whether a sync failed before this start and its log was not written again yet."""
+    """Return whether a sync has failed and the log was not written again since."""
     return disk.exists(f"{root}/{UNSYNCED_FILE_NAME}")
 
 
 def write_again(disk: Disk, root: str, log: CommitLog, flushed: int) -> int:
-    """Write and sync the log from `flushed` to its end and remove the mark; return the byte count.
+    """Write the log from `flushed` to its end again, sync it, and remove the mark.
+
+    Returns the number of written bytes.
 
     Raises:
-        StoreFailed: the disk still does not take the bytes.
+        StoreFailed: writing or syncing failed again.
     """
     count = 0
     path = log.path
@@ -57,9 +59,9 @@ def write_again(disk: Disk, root: str, log: CommitLog, flushed: int) -> int:
             path = mapped.path
             start, end = max(flushed, mapped.start), min(log.wrote, mapped.end)
             for position in range(start, end, _CHUNK_BYTES):
-                place = position - mapped.start
-                data = mapped.file.read(place, min(_CHUNK_BYTES, end - position))
-                mapped.file.write(place, data)
+                file_position = position - mapped.start
+                data = mapped.file.read(file_position, min(_CHUNK_BYTES, end - position))
+                mapped.file.write(file_position, data)
                 count += len(data)
             if start < end:
                 mapped.file.sync()

@@ -1,4 +1,4 @@
-"""A store directory opened for reading only: inspect, verify, scans.
+"""Store directories opened for reading only: inspect, verify, scans.
 
-No broker may be harmed by it, also while it runs.
+Nothing here changes a file or takes a lock, so a running broker is not disturbed.
 """

@@ -1,7 +1,7 @@
-"""A store directory opened for reading only, with file sizes derived from the files themselves.
+"""A store directory opened for reading only: its log files, queues and index files.
 
-`inspect` and `verify` read its log files, queues and index files.  The store's lock is not taken,
-so a store that is being written may look torn.
+The sizes of files are derived from the files themselves, not from a configuration.  The store's
+lock is not taken, so a store that a broker writes may look torn.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SEARCH_BYTES_MAX: Final = 256 << 20
 
 @dataclass(slots=True)
 class OfflineFile:
-    """One file of the log or of a queue; `start` and `end` are offsets in the whole."""
+    """One file of the log or of a queue; `start` and `end` are byte offsets in the log or queue."""
 
     path: str
     start: int
@@ -66,11 +66,11 @@ class OfflineQueue:
 
     @property
     def first(self) -> int:
-        """First queue offset the files have room for."""
+        """Queue offset of the first unit in the files."""
         return self.files[0].start // CQ_UNIT_BYTES if self.files else 0
 
     def units(self) -> Iterator[tuple[int, int, int, int]]:
-        """(queue offset, physical offset, size, tags code) of every unit in the files."""
+        """Yield queue offset, physical offset, size and tags code of every unit in the files."""
         for file in self.files:
             position = 0
             while position < file.size:
@@ -97,7 +97,11 @@ class OfflineIndex:
 
 
 class OfflineStore:
-    """The files of a store directory."""
+    """The files of a store directory.
+
+    Raises:
+        StoreError: the path is not a directory.
+    """
 
     def __init__(self, disk: Disk, root: str) -> None:
         if not disk.is_dir(root):
@@ -111,15 +115,16 @@ class OfflineStore:
         self.queue_file_bytes: int | None = None
 
     def _open_all(self, path: str) -> list[OfflineFile]:
-        found: list[OfflineFile] = []
+        """Open the files of a directory whose names are byte offsets, in order."""
+        files: list[OfflineFile] = []
         for name in self.disk.listdir(path):
             if len(name) != _NAME_DIGITS or not name.isdigit():
                 continue
             full = f"{path}/{name}"
             size = self.disk.size(full)
             file = self.disk.open_random(full, size, create=False)
-            found.append(OfflineFile(full, int(name), int(name) + size, size, file))
-        return found
+            files.append(OfflineFile(full, int(name), int(name) + size, size, file))
+        return files
 
     # -- log -----------------------------------------------------------------------------
 
@@ -155,7 +160,7 @@ class OfflineStore:
     # -- queues --------------------------------------------------------------------------
 
     def queues(self) -> Iterator[OfflineQueue]:
-        """Yield every consume queue, its files open meanwhile."""
+        """Yield every consume queue, with its files open."""
         base = f"{self.root}/consumequeue"
         for topic in self.disk.listdir(base):
             for name in self.disk.listdir(f"{base}/{topic}"):
@@ -173,7 +178,7 @@ class OfflineStore:
     def indexes(self) -> list[OfflineIndex]:
         """Return every index file, oldest first."""
         base = f"{self.root}/index"
-        found: list[OfflineIndex] = []
+        indexes: list[OfflineIndex] = []
         for name in self.disk.listdir(base):
             if len(name) != _INDEX_NAME_DIGITS or not name.isdigit():
                 continue
@@ -186,12 +191,12 @@ class OfflineStore:
             entries = None
             if slots is not None:
                 entries = (size - INDEX_HEADER_BYTES - 4 * slots) // INDEX_ENTRY_BYTES
-            found.append(OfflineIndex(path, size, header, slots, entries, file))
-        return found
+            indexes.append(OfflineIndex(path, size, header, slots, entries, file))
+        return indexes
 
 
 def _usual(sizes: list[int]) -> int | None:
-    """Return the size of most files; the larger of two that are equally usual."""
+    """Return the size that most files have, the larger one of two that equally many have."""
     if not sizes:
         return None
     counts = Counter(sizes)
@@ -199,10 +204,11 @@ def _usual(sizes: list[int]) -> int | None:
 
 
 def _slot_count(file: RandomFile, size: int, header: IndexHeader) -> int | None:
-    """How many slots a file has: head, slots and entries only tell their total size.
+    """Return the number of slots of an index file; None when it cannot be derived.
 
-    Default sizes and Java's proportion (four entries a slot) are tried first, then every place
-    where the first entry could stand.
+    The file states neither the number of slots nor that of entries, and its size gives only one
+    equation.  The defaults and Java's proportion (four entries for a slot) are tried first, then
+    every position at which the first entry could be.
     """
     if size == index_file_bytes(SLOT_COUNT_DEFAULT, INDEX_COUNT_DEFAULT):
         return SLOT_COUNT_DEFAULT
@@ -212,20 +218,21 @@ def _slot_count(file: RandomFile, size: int, header: IndexHeader) -> int | None:
     if header.index_count <= 1:
         return None
     raw = file.read(0, min(size, _SEARCH_BYTES_MAX))
-    wanted = _LONG.pack(header.begin_physical_offset)
-    place = raw.find(wanted, INDEX_HEADER_BYTES)
-    while place >= 0:
-        slots, rest = divmod(place - 4 - INDEX_ENTRY_BYTES - INDEX_HEADER_BYTES, 4)
-        if rest == 0 and slots > 0 and _fits(file, header, slots, size):
+    # The first entry used is number 1; the physical offset is 4 bytes behind its begin.
+    first_offset = _LONG.pack(header.begin_physical_offset)
+    at = raw.find(first_offset, INDEX_HEADER_BYTES)
+    while at >= 0:
+        slots, remainder = divmod(at - 4 - INDEX_ENTRY_BYTES - INDEX_HEADER_BYTES, 4)
+        if remainder == 0 and slots > 0 and _fits(file, header, slots, size):
             return slots
-        place = raw.find(wanted, place + 1)
+        at = raw.find(first_offset, at + 1)
     return None
 
 
 def _fits(file: RandomFile, header: IndexHeader, slots: int, size: int) -> bool:
-    """Return whether first and last entry stand where this slot count puts them."""
-    entries, rest = divmod(size - INDEX_HEADER_BYTES - 4 * slots, INDEX_ENTRY_BYTES)
-    if rest or entries < header.index_count:
+    """Return whether the first and the last entry are where a file with so many slots has them."""
+    entries, remainder = divmod(size - INDEX_HEADER_BYTES - 4 * slots, INDEX_ENTRY_BYTES)
+    if remainder or entries < header.index_count:
         return False
     first = file.read(entry_position(1, slots), INDEX_ENTRY_BYTES)
     last = file.read(entry_position(header.index_count - 1, slots), INDEX_ENTRY_BYTES)
@@ -235,7 +242,7 @@ def _fits(file: RandomFile, header: IndexHeader, slots: int, size: int) -> bool:
     last_hash, end, _, _ = INDEX_ENTRY.unpack(last)
     if first_hash < 0 or last_hash < 0 or previous != 0:
         return False
-    # The last entry of all is the newest of its bucket, and the first one's bucket is in use.
+    # The last entry is the newest of its bucket, and the bucket of the first entry is in use.
     (newest,) = INDEX_SLOT.unpack(file.read(slot_position(last_hash % slots), 4))
     (used,) = INDEX_SLOT.unpack(file.read(slot_position(first_hash % slots), 4))
     return bool(

@@ -1,7 +1,7 @@
-"""The content of a store directory as plain values, for `cometmq store inspect`.
+"""Describes the content of a store directory, ours or Java's, for `cometmq store inspect`.
 
-Lists log files, queues, index files, checkpoint and markers of any store directory, ours or Java's,
-and reads its records and units.  It changes nothing; verify.py judges.
+`inspect_store` lists log files, queues, index files, checkpoint and markers; `read_records` returns
+records.  Neither judges what it reads; verify.py does.
 """
 
 from __future__ import annotations
@@ -37,18 +37,21 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class LogFileSummary:
-    """A log file: times are ms, -1 when it has no record."""
+    """A log file."""
 
     path: str
     start: int
+    """Physical offset of its first byte."""
     size: int
     first_store_ms: int
+    """Store time of its first record, -1 without one."""
     is_written: bool
+    """Whether it has a record or other data."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """A consume queue: offsets as its files have them, also of messages that have expired."""
+    """A consume queue: the offsets of the units in its files, expired messages included."""
 
     topic: str
     queue_id: int
@@ -60,7 +63,7 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True)
 class IndexFileView:
-    """An index file."""
+    """An index file; the counts are None when they cannot be derived, the header when it is cut."""
 
     path: str
     size: int
@@ -81,20 +84,23 @@ class StoreView:
     index_files: list[IndexFileView] = field(default_factory=list)
     checkpoint: Checkpoint | None = None
     side_file: SideState | str = ""
-    """Ours, or a sentence saying why there is none."""
+    """The content of `cometmq.checkpoint`, or a sentence that says why there is none."""
     abort: str | None = None
     """Content of the crash marker; None after a clean stop."""
     other_files: list[tuple[str, int]] = field(default_factory=list)
-    """Path below the root and size of everything else."""
+    """Path below the root, and size, of all other files."""
 
 
 def inspect_store(
     disk: Disk, root: str, progress: Callable[[str, int, int], None] | None = None
 ) -> StoreView:
-    """Read the shape of a store directory.
+    """Describe a store directory.
+
+    Args:
+        progress: called with a text, the number done and the total (0 for unknown).
 
     Raises:
-        StoreError: the directory is no store.
+        StoreError: the path is not a directory.
     """
     store = OfflineStore(disk, root)
     view = StoreView(root, store.log_file_bytes, None)
@@ -120,10 +126,10 @@ def inspect_store(
 def _log_file(store: OfflineStore, file: OfflineFile) -> LogFileSummary:
     reader = LogReader(store, file.start, file.end, is_crc_checked=False)
     first = reader.next_record()
-    is_here = first is not None and first.physical_offset < file.end
-    store_ms = first.store_ms if is_here and first is not None else -1
+    has_record = first is not None and first.physical_offset < file.end
+    store_ms = first.store_ms if has_record and first is not None else -1
     return LogFileSummary(
-        file.path, file.start, file.size, store_ms, is_here or not reader.is_unwritten
+        file.path, file.start, file.size, store_ms, has_record or not reader.is_unwritten
     )
 
 
@@ -144,7 +150,7 @@ def _queue(queue: OfflineQueue) -> QueueView:
 
 
 def _last_units(queue: OfflineQueue) -> Iterator[tuple[int, int, int, int]]:
-    """Return all units of the first and of the last file: enough for both ends."""
+    """Yield the units of the first and of the last file, which are enough for both ends."""
     files = queue.files
     if len(files) > 2:
         queue.files = [files[0], files[-1]]
@@ -161,12 +167,15 @@ def _checkpoint(disk: Disk, root: str) -> Checkpoint | None:
         return None
 
 
-_KNOWN = frozenset({"commitlog", "consumequeue", "index", "checkpoint", "abort", SIDE_FILE_NAME})
+_LISTED_ELSEWHERE = frozenset(
+    {"commitlog", "consumequeue", "index", "checkpoint", "abort", SIDE_FILE_NAME}
+)
 
 
 def _others(disk: Disk, root: str, below: str) -> Iterator[tuple[str, int]]:
+    """Yield path and size of the files that no other field of a StoreView lists."""
     for name in disk.listdir(f"{root}/{below}" if below else root):
-        if not below and (name in _KNOWN or name.startswith(f"{UNIT_JOURNAL_NAME}.")):
+        if not below and (name in _LISTED_ELSEWHERE or name.startswith(f"{UNIT_JOURNAL_NAME}.")):
             continue
         path = f"{below}/{name}" if below else name
         if disk.is_dir(f"{root}/{path}"):
@@ -178,13 +187,19 @@ def _others(disk: Disk, root: str, below: str) -> Iterator[tuple[str, int]]:
 def read_records(
     disk: Disk, root: str, *, start: int | None = None, count: int = 100
 ) -> list[StoredMessage]:
-    """Yield records in log order from a physical offset on (default: the first); stop at damage."""
+    """Return up to `count` records in log order, from a physical offset or the log's begin on.
+
+    The result ends before the first damage.
+
+    Raises:
+        StoreError: the path is not a directory.
+    """
     store = OfflineStore(disk, root)
     reader = LogReader(store, store.log_start if start is None else start, store.log_limit)
-    found: list[StoredMessage] = []
-    while len(found) < count:
+    messages: list[StoredMessage] = []
+    while len(messages) < count:
         record = reader.next_record()
         if record is None:
             break
-        found.append(decode_message(store.read(record.physical_offset, record.size)))
-    return found
+        messages.append(decode_message(store.read(record.physical_offset, record.size)))
+    return messages

@@ -1,16 +1,19 @@
 """Checks every record, unit and index entry of a store directory: `cometmq store verify`.
 
-A finding states what is wrong, in which file and at which position; nothing is repaired.  Any
-directory can be checked, also Java's; in the store of a running broker, bytes that are just being
-written may be reported.
+A finding states what is wrong, in which file and at which position.  Nothing is repaired.  The
+store may be ours or Java's.  In the store of a running broker, bytes that are being written may
+look damaged.
 
-What is proved: every byte of the log belongs to a sound record, a BLANK or the unwritten end;
-every unit leads to the record of its queue and number, with its tags code; every queued record
-has its unit; every index entry leads to a record that has such a key, in a chain that is whole;
-every key of a record in the indexed part has its entry.
+The check proves that
 
-Units in the unit journal of a killed broker (unit_journal.py) are proved like those in queue files
-and are not reported as lost: opening the store files them.
+- every byte of the log belongs to a sound record, a BLANK or the unwritten end;
+- every unit leads to the record of its queue and queue offset, and has its tags code;
+- every record that belongs in a queue has its unit;
+- every index entry leads to a record with a key of its hash, and every chain of entries is whole;
+- every key of a record in the indexed part of the log has its entry.
+
+The units in the unit journal of a killed broker (unit_journal.py) are checked too.  They are not
+missing: opening the store brings them into the queues' files.
 """
 
 from __future__ import annotations
@@ -58,27 +61,27 @@ if TYPE_CHECKING:
 __all__ = ["Finding", "FindingKind", "VerifyReport", "verify_store"]
 
 _PROGRESS_EVERY: Final = 4096
-# A rotten disk would give millions of lines; the counts go on.
+# Of a failing disk, which could give millions, only these are listed; the others are counted.
 _FINDINGS_MAX: Final = 10_000
 _READ_ENTRIES: Final = 4096
 
 
 class FindingKind(Enum):
-    """What a finding means for the reader's data."""
+    """What a finding means for the messages of the store."""
 
     DAMAGE = "damage"
-    """Bytes are not what they must be; a message may be lost."""
+    """Bytes are wrong; a message may be lost."""
     MISSING = "missing"
     """A unit or an index entry is missing; opening the store derives it again."""
     STALE = "stale"
-    """A unit or an index entry leads behind the end or before the begin of the log."""
+    """A unit or an index entry leads behind the end of the log."""
     NOTE = "note"
-    """Worth knowing; nothing is wrong."""
+    """A fact about the store; nothing is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding."""
+    """One result of the check, about a position in a file."""
 
     kind: FindingKind
     path: str
@@ -91,11 +94,13 @@ class Finding:
 
 @dataclass(slots=True)
 class VerifyReport:
-    """The whole check."""
+    """The result of a check."""
 
     root: str
     findings: list[Finding] = field(default_factory=list)
+    """The first findings, up to 10,000."""
     finding_count: int = 0
+    """How many findings there are in all."""
     records: int = 0
     units: int = 0
     index_entries: int = 0
@@ -104,18 +109,17 @@ class VerifyReport:
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing but notes was found."""
+        """Whether all findings are notes."""
         return all(finding.kind is FindingKind.NOTE for finding in self.findings)
 
 
 @dataclass(slots=True)
-class _InLog:
-    """What the log says of one queue."""
+class _QueueInLog:
+    """The records of one queue in the log."""
 
-    first: int
     end: int
+    """Queue offset behind the last one."""
     count: int
-    last_physical_offset: int
 
 
 def verify_store(
@@ -127,8 +131,12 @@ def verify_store(
 ) -> VerifyReport:
     """Check a store directory.
 
+    Args:
+        progress: called with a text, the number done and the total (0 for unknown).
+        delays_ms: the delay levels of the broker, from which due times follow.
+
     Raises:
-        StoreError: the directory is no store.
+        StoreError: the path is not a directory.
     """
     return _Verifier(disk, root, progress, delays_ms).run()
 
@@ -141,9 +149,14 @@ class _Verifier:
         self._store = OfflineStore(disk, root)
         self._progress = progress
         self._delays_ms = delays_ms
-        self._in_log: dict[tuple[bytes, int], _InLog] = {}
-        self._saved: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
-        self._key_counts: list[tuple[int, int]] = []
+        self._in_log: dict[tuple[bytes, int], _QueueInLog] = {}
+        """By topic and queue id."""
+        self._journaled: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
+        """By topic and queue id: runs of units in the journal, with their first queue offset."""
+        self._indexed_spans: list[tuple[int, int]] = []
+        """First and last physical offset in each index file."""
+        self._expected_entries = 0
+        """How many index entries the records in these spans must have."""
         self.report = VerifyReport(root)
 
     def run(self) -> VerifyReport:
@@ -157,9 +170,9 @@ class _Verifier:
         if len(self.report.findings) < _FINDINGS_MAX:
             self.report.findings.append(Finding(kind, path, position, text))
 
-    def _tell(self, what: str, done: int, total: int) -> None:
+    def _report_progress(self, part: str, done: int, total: int) -> None:
         if self._progress is not None:
-            self._progress(what, done, total)
+            self._progress(part, done, total)
 
     # -- log -----------------------------------------------------------------------------
 
@@ -167,12 +180,11 @@ class _Verifier:
         store, report = self._store, self.report
         report.log_start = report.log_end = store.log_start
         self._check_log_files()
-        self._key_spans = [
+        self._indexed_spans = [
             (index.header.begin_physical_offset, index.header.end_physical_offset)
             for index in store.indexes()
             if index.header is not None and index.header.index_count > 1
         ]
-        self._expected_entries = 0
         reader = LogReader(store, store.log_start, store.log_limit)
         while True:
             record = reader.next_record()
@@ -180,10 +192,10 @@ class _Verifier:
                 if reader.fault is None:
                     report.log_end = reader.position
                     return
-                record = self._pass_over(reader)
+                record = self._skip_damage(reader)
                 if record is None:
                     return
-            self._see(record)
+            self._count_record(record)
 
     def _check_log_files(self) -> None:
         store = self._store
@@ -196,92 +208,88 @@ class _Verifier:
                 text = f"the file before ends at {before.end}, this one begins at {file.start}"
                 self._add(FindingKind.DAMAGE, file.path, 0, text)
 
-    def _pass_over(self, reader: LogReader) -> ScannedRecord | None:
-        """At a fault: the end of the log, or damage with sound records behind it."""
+    def _skip_damage(self, reader: LogReader) -> ScannedRecord | None:
+        """At a fault, return the next sound record behind it; None at the end of the log."""
         store, report = self._store, self.report
-        place, fault, is_unwritten = reader.position, reader.fault, reader.is_unwritten
-        path, position = store.where(PhysicalOffset(place))
+        physical_offset, fault = PhysicalOffset(reader.position), reader.fault
+        is_unwritten = reader.is_unwritten
+        path, position = store.where(physical_offset)
         record = reader.resync(store.log_limit)
-        file = store.file_at(PhysicalOffset(place))
+        file = store.file_at(physical_offset)
         if record is None:
-            report.log_end = place
+            report.log_end = physical_offset
             if not is_unwritten and file is not None:
                 text = f"{fault}; the log ends here (a torn record, or damage)"
                 self._add(FindingKind.DAMAGE, path, position, text)
             return None
-        text = f"{fault}; {record.physical_offset - place} bytes up to the next sound record"
+        damaged_bytes = record.physical_offset - physical_offset
+        text = f"{fault}; {damaged_bytes} bytes up to the next sound record"
         self._add(FindingKind.DAMAGE, path, position, text)
         return record
 
-    def _see(self, record: ScannedRecord) -> None:
+    def _count_record(self, record: ScannedRecord) -> None:
+        """Note what follows from a sound record for its queue and for the index."""
         report = self.report
         report.records += 1
         report.log_end = record.physical_offset + record.size
         if report.records % _PROGRESS_EVERY == 0:
-            self._tell("log", record.physical_offset, self._store.log_limit)
+            self._report_progress("log", record.physical_offset, self._store.log_limit)
         if record.is_queued:
             key = (record.topic, record.queue_id)
-            seen = self._in_log.get(key)
-            if seen is None:
-                self._in_log[key] = _InLog(
-                    record.queue_offset, record.queue_offset + 1, 1, record.physical_offset
-                )
-            else:
-                if record.queue_offset == 0:
-                    # The queue was removed and began again.
-                    seen.first, seen.count = 0, 0
-                    seen.end = 0
-                seen.end = max(seen.end, record.queue_offset + 1)
-                seen.count += 1
-                seen.last_physical_offset = record.physical_offset
+            in_log = self._in_log.setdefault(key, _QueueInLog(0, 0))
+            if record.queue_offset == 0:
+                # The queue begins, maybe again after it was removed.
+                in_log.end = in_log.count = 0
+            in_log.end = max(in_log.end, record.queue_offset + 1)
+            in_log.count += 1
         offset = record.physical_offset
         if record.sys_flag & 0xC != 0xC and any(
-            first <= offset <= last for first, last in self._key_spans
+            first <= offset <= last for first, last in self._indexed_spans
         ):
             self._expected_entries += len(record_key_texts(record))
 
     # -- queues --------------------------------------------------------------------------
 
     def _check_queues(self) -> None:
-        unseen = dict(self._in_log)
+        unchecked = dict(self._in_log)
         self._load_journal()
         for done, queue in enumerate(self._store.queues()):
-            self._tell("queues", done, 0)
-            unseen.pop((queue.topic.encode(), queue.queue_id), None)
+            self._report_progress("queues", done, 0)
+            unchecked.pop((queue.topic.encode(), queue.queue_id), None)
             self._check_queue(queue)
-        for topic, queue_id in sorted(self._saved):
-            # Queues whose every unit is in the journal have no folder yet.
-            if unseen.pop((topic.encode(), queue_id), None) is not None:
+        for topic, queue_id in sorted(self._journaled):
+            # A queue with all its units in the journal has no directory yet.
+            if unchecked.pop((topic.encode(), queue_id), None) is not None:
                 path = f"{self._store.root}/consumequeue/{topic}/{queue_id}"
                 self._check_queue(OfflineQueue(topic, queue_id, path, []))
-        for (raw_topic, queue_id), seen in sorted(unseen.items()):
+        for (raw_topic, queue_id), in_log in sorted(unchecked.items()):
             name = raw_topic.decode("utf-8", "replace")
             path = f"{self._store.root}/consumequeue/{name}/{queue_id}"
-            text = f"no queue, and the log has {seen.count} messages for it"
+            text = f"no queue, and the log has {in_log.count} messages for it"
             self._add(FindingKind.MISSING, path, 0, text)
 
     def _load_journal(self) -> None:
-        """Find the units that a kill left in the journal which the side file names."""
+        """Read the units in the journal whose generation the side file names."""
         root = self._store.root
         state = load_side_file(self._disk, f"{root}/{SIDE_FILE_NAME}")
         if not isinstance(state, SideState):
             return
         generation = int(state.heading.get("units_generation", 0))
         for topic, queue_id, first, units in saved_units(self._disk, root, generation):
-            self._saved.setdefault((topic, queue_id), []).append((first, units))
+            self._journaled.setdefault((topic, queue_id), []).append((first, units))
 
-    def _check_saved(self, queue: OfflineQueue, end: int) -> int:
-        """Check the units behind those in files; the end with them."""
+    def _check_journaled(self, queue: OfflineQueue, end: int) -> int:
+        """Check the queue's units in the journal behind those in files; return the new end."""
         begin = end
-        for first, units in self._saved.get((queue.topic, queue.queue_id), ()):
+        for first, units in self._journaled.get((queue.topic, queue.queue_id), ()):
             if first > end:
                 break
-            for place in range(end - first, len(units) // CQ_UNIT_BYTES):
-                unit = CQ_UNIT.unpack_from(units, place * CQ_UNIT_BYTES)
-                self._check_unit(queue, QueueOffset(first + place), *unit)
-                end = first + place + 1
+            for number in range(end - first, len(units) // CQ_UNIT_BYTES):
+                unit = CQ_UNIT.unpack_from(units, number * CQ_UNIT_BYTES)
+                self._check_unit(queue, QueueOffset(first + number), *unit)
+                end = first + number + 1
         if end > begin:
-            path, position = _unit_place(queue, QueueOffset(begin))
+            path, position = _unit_position(queue, QueueOffset(begin))
             text = (
                 f"{end - begin} units are in the unit journal; opening the store brings them here"
             )
@@ -298,27 +306,28 @@ class _Verifier:
                 text = f"the file before begins at {before.start}"
                 self._add(FindingKind.DAMAGE, file.path, 0, text)
         end = queue.first
-        hole: int | None = None
+        zeros_from: int | None = None
         for queue_offset, physical_offset, size, code in queue.units():
             if physical_offset == 0 and size == 0 and code == 0:
-                if hole is None:
-                    hole = queue_offset
+                if zeros_from is None:
+                    zeros_from = queue_offset
                 continue
-            if hole is not None:
-                path, position = _unit_place(queue, QueueOffset(hole))
-                text = f"queue offsets {hole} to {queue_offset - 1} are zeros"
+            if zeros_from is not None:
+                path, position = _unit_position(queue, QueueOffset(zeros_from))
+                text = f"queue offsets {zeros_from} to {queue_offset - 1} are zeros"
                 self._add(FindingKind.DAMAGE, path, position, text)
-                hole = None
+                zeros_from = None
             end = queue_offset + 1
             if size != PRE_BLANK_SIZE:
                 self._check_unit(
                     queue, QueueOffset(queue_offset), PhysicalOffset(physical_offset), size, code
                 )
-        end = self._check_saved(queue, end)
-        seen = self._in_log.get((queue.topic.encode(), queue.queue_id))
-        if seen is not None and end < seen.end:
-            path, position = _unit_place(queue, QueueOffset(end))
-            text = f"{seen.end - end} units are missing: the log has queue offset {seen.end - 1}"
+        end = self._check_journaled(queue, end)
+        in_log = self._in_log.get((queue.topic.encode(), queue.queue_id))
+        if in_log is not None and end < in_log.end:
+            path, position = _unit_position(queue, QueueOffset(end))
+            count, last = in_log.end - end, in_log.end - 1
+            text = f"{count} units are missing: the log has queue offset {last}"
             self._add(FindingKind.MISSING, path, position, text)
 
     def _check_unit(
@@ -332,8 +341,8 @@ class _Verifier:
         report, store = self.report, self._store
         report.units += 1
         if report.units % _PROGRESS_EVERY == 0:
-            self._tell("units", report.units, report.records)
-        path, position = _unit_place(queue, queue_offset)
+            self._report_progress("units", report.units, report.records)
+        path, position = _unit_position(queue, queue_offset)
         who = f"the unit of queue offset {queue_offset}"
         if physical_offset < 0 or size <= 0:
             text = f"{who} has physical offset {physical_offset}, size {size}"
@@ -353,9 +362,9 @@ class _Verifier:
             text = f"{who} leads to {physical_offset}, where no sound record begins"
             self._add(FindingKind.DAMAGE, path, position, text)
             return
-        self._compare(queue, queue_offset, size, code, record, path, position)
+        self._check_record_of_unit(queue, queue_offset, size, code, record, path, position)
 
-    def _compare(
+    def _check_record_of_unit(
         self,
         queue: OfflineQueue,
         queue_offset: QueueOffset,
@@ -365,6 +374,7 @@ class _Verifier:
         path: str,
         position: int,
     ) -> None:
+        """Compare a unit, at this path and position, with the record to which it leads."""
         who = f"the unit of queue offset {queue_offset}"
         if record.size != size:
             text = f"{who} says size {size}, the record has {record.size}"
@@ -388,15 +398,16 @@ class _Verifier:
             self._add(FindingKind.DAMAGE, path, position + 12, text)
 
     def _ext_code(self, queue: OfflineQueue, address: int) -> int | None:
-        place = decode_cq_ext_address(address)
+        """Return the tags code in the extension unit at an address; None when it is unreadable."""
+        position = decode_cq_ext_address(address)
         base = f"{self._store.root}/consumequeue_ext/{queue.topic}/{queue.queue_id}"
-        names = [name for name in self._disk.listdir(base) if int(name) <= place]
+        names = [name for name in self._disk.listdir(base) if int(name) <= position]
         if not names:
             return None
         path = f"{base}/{names[-1]}"
         file = self._disk.open_random(path, self._disk.size(path), create=False)
         try:
-            return decode_cq_ext_unit(file.read(place - int(names[-1]), 32767))[0].tags_code
+            return decode_cq_ext_unit(file.read(position - int(names[-1]), 32767))[0].tags_code
         except CodecError:
             return None
 
@@ -408,7 +419,7 @@ class _Verifier:
         for index in indexes:
             self._check_index_file(index, total)
         report = self.report
-        if self._key_spans and report.index_entries < self._expected_entries:
+        if self._indexed_spans and report.index_entries < self._expected_entries:
             text = (
                 f"{report.index_entries} entries, the records between give"
                 f" {self._expected_entries} (a broker before 5.4 does not index tags)"
@@ -430,17 +441,17 @@ class _Verifier:
             text = f"its head counts {header.index_count} entries of {index.entry_count}"
             self._add(FindingKind.DAMAGE, index.path, 36, text)
             return
-        heads: dict[int, int] = {}
+        newest_of: dict[int, int] = {}
         for first in range(1, header.index_count, _READ_ENTRIES):
             count = min(_READ_ENTRIES, header.index_count - first)
             raw = index.file.read(
                 entry_position(first, index.slot_count), count * INDEX_ENTRY_BYTES
             )
             raw = raw[: len(raw) // INDEX_ENTRY_BYTES * INDEX_ENTRY_BYTES]
-            for place, entry in enumerate(INDEX_ENTRY.iter_unpack(raw)):
-                self._check_entry(index, index.slot_count, first + place, entry, heads)
-            self._tell("index", self.report.index_entries, total)
-        self._check_slots(index, index.slot_count, heads)
+            for number, entry in enumerate(INDEX_ENTRY.iter_unpack(raw), first):
+                self._check_entry(index, index.slot_count, number, entry, newest_of)
+            self._report_progress("index", self.report.index_entries, total)
+        self._check_slots(index, index.slot_count, newest_of)
 
     def _check_entry(
         self,
@@ -448,15 +459,16 @@ class _Verifier:
         slot_count: int,
         number: int,
         entry: tuple[int, int, int, int],
-        heads: dict[int, int],
+        newest_of: dict[int, int],
     ) -> None:
+        """Check an entry; `newest_of` has the newest entry of each slot so far."""
         key_hash, physical_offset, delta, previous = entry
         report, store = self.report, self._store
         report.index_entries += 1
         position = entry_position(number, slot_count)
         slot = key_hash % slot_count
-        before = heads.get(slot, 0)
-        heads[slot] = number
+        before = newest_of.get(slot, 0)
+        newest_of[slot] = number
         if previous != before:
             text = f"entry {number} points back to {previous}, its bucket's last one was {before}"
             self._add(FindingKind.DAMAGE, index.path, position + 16, text)
@@ -478,17 +490,18 @@ class _Verifier:
             text = f"entry {number} has hash {key_hash}, no key of its record has that"
             self._add(FindingKind.DAMAGE, index.path, position, text)
 
-    def _check_slots(self, index: OfflineIndex, slot_count: int, heads: dict[int, int]) -> None:
+    def _check_slots(self, index: OfflineIndex, slot_count: int, newest_of: dict[int, int]) -> None:
         raw = index.file.read(INDEX_HEADER_BYTES, slot_count * 4)
         raw = raw[: len(raw) // 4 * 4]
         for slot, (newest,) in enumerate(INDEX_SLOT.iter_unpack(raw)):
-            expected = heads.get(slot, 0)
+            expected = newest_of.get(slot, 0)
             if newest != expected:
                 text = f"slot {slot} leads to entry {newest}, its bucket's newest is {expected}"
                 self._add(FindingKind.DAMAGE, index.path, slot_position(slot), text)
 
 
-def _unit_place(queue: OfflineQueue, queue_offset: QueueOffset) -> tuple[str, int]:
+def _unit_position(queue: OfflineQueue, queue_offset: QueueOffset) -> tuple[str, int]:
+    """Return the path of the file with a unit, and the unit's position in the file."""
     position = queue_offset * CQ_UNIT_BYTES
     for file in queue.files:
         if file.start <= position < file.start + file.size:

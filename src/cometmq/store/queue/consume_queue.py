@@ -1,13 +1,13 @@
-"""Consume queues: per (topic, queue id) the 20-byte units that point into the commit log.
+"""Consume queues: for each topic and queue id, the 20-byte units that point into the commit log.
 
-File set (docs/internals/store.md#consume-queue), every file full-size and sparse, named by its
+The files (docs/internals/store.md#consume-queue) are sparse, have one size, and are named by their
 first byte in the queue::
 
     consumequeue/<topic>/<queue id>/00000000000000000000   [unit][unit]...[zeros]
 
-A queue in memory is a few numbers and its *tail*: the units not yet written to the file.  The
-writer (writer.py) writes tails in batches and drops what it wrote, so an idle queue costs
-neither a descriptor nor a mapping nor a buffer.  Descriptors for reading are kept in a small LRU.
+A queue in memory is a few numbers and its *tail*: the units that are not in a file yet.  The writer
+(writer.py) writes tails in batches and then drops them, so an idle queue costs no descriptor, no
+mapping and no buffer.  Descriptors for reading are in a small LRU cache.
 
 Durable when: a unit is in the page cache after its batch was written, about a second after its
 message; until then recovery derives it from the log again.
@@ -36,19 +36,20 @@ if TYPE_CHECKING:
 
 __all__ = ["TAIL_LOCK", "ConsumeQueue", "ConsumeQueues", "hold", "queue_id_of", "release"]
 
-# Descriptors kept for reading: more than the queues one busy group reads at a time.
+# Open descriptors for reading: more than the queues one busy group reads at a time.
 _READ_FILES_MAX: Final = 128
-# Units read ahead for the next pulls, and the queues for which they are kept: 2.5 MiB at most.
-_AHEAD_UNITS: Final = 512
-_AHEAD_QUEUES_MAX: Final = 256
+# Units read ahead for the next pulls, more than one by tags examines (filter_units_max), and queues
+# with such units: 2.5 MiB at most.
+_AHEAD_UNITS: Final = 1024
+_AHEAD_QUEUES_MAX: Final = 128
 _NOTHING_AHEAD: Final = (0, b"")
 TAIL_LOCK: Final = threading.Lock()
-"""Held while a tail's beginning moves, and while a worker reads a tail and `written`."""
+"""Guards `tail` together with `written`: against dropping written units while a worker reads."""
 _QUEUE_ID_MAX: Final = (1 << 31) - 1
 
 
 def queue_id_of(name: str) -> int | None:
-    """Return the queue id that a directory name stands for; None for others, which Java ignores."""
+    """Return the queue id that a directory name states; None for other names, as in Java."""
     if not name.isascii() or not name.removeprefix("-").isdigit():
         return None
     value = int(name)
@@ -56,7 +57,10 @@ def queue_id_of(name: str) -> int | None:
 
 
 class ConsumeQueue:
-    """One queue: `min <= written <= max` in queue offsets, and constant parts of its records."""
+    """One queue: `min <= written <= max` in queue offsets, and the constant parts of its records.
+
+    The units below `written` are in files, the others in `tail`.
+    """
 
     __slots__ = (
         "awaited",
@@ -67,7 +71,7 @@ class ConsumeQueue:
         "hold_limit",
         "is_dirty",
         "is_gone",
-        "is_kept",
+        "is_journaled",
         "is_watched",
         "last_physical_end",
         "magic",
@@ -98,29 +102,34 @@ class ConsumeQueue:
         self.visible = 0
         """Readers see offsets below this: `max`, or less while a flush is awaited."""
         self.min = 0
+        """First queue offset whose record the log had when it began at `min_checked_at`."""
         self.min_checked_at = -1
-        """Begin of the log for which `min` was found."""
+        """Physical offset of the log's begin when `min` was computed, -1 before."""
         self.written = 0
-        """Units below this are in the files; `tail` holds the others."""
+        """Units below this are in files, the others in `tail`."""
         self.saved = 0
-        """Units below this are in the files or in the unit journal (if it is above `written`)."""
-        self.is_kept = False
-        """Whether the tail has units that are in the unit journal only."""
+        """Where above `written`: units below this are in files or in the unit journal."""
+        self.is_journaled = False
+        """Whether the queue waits for the writer's pass, with units only the journal has."""
         self.tail = bytearray()
         self.is_dirty = False
+        """Whether the queue is in the writer's list of queues with unsaved units."""
         self.dirty_ms = 0
+        """When the queue got into the writer's list, or was last written."""
         self.dirty_position = 0
-        """All units of records below this physical offset are written."""
+        """The units of all records of the queue below this physical offset are saved."""
         self.first_start = 0
-        """First byte of the queue's oldest file."""
+        """Position in the queue of the first byte of its oldest file."""
         self.last_physical_end = 0
-        """End of the last record known from the files at load (recovery)."""
+        """Physical end of the last unit's record when the queue was loaded (recovery)."""
         self.is_watched = False
+        """Whether the arrival listener is called for new visible messages."""
         self.is_gone = False
+        """Whether the queue was removed from the store; a worker may still have the object."""
         self.hold_limit = 0
-        """Of a held queue: readers see no offset from here on."""
+        """While held: readers see no offset from here on."""
         self.awaited = 0
-        """Of a held queue: what `visible` will be when it is released."""
+        """While held: what `visible` becomes when the queue is released."""
 
     @property
     def fits(self) -> bool:
@@ -133,10 +142,10 @@ _IS_WATCHED: Final = ConsumeQueue.__dict__["is_watched"]
 
 
 class _HeldQueue(ConsumeQueue):
-    """A queue whose readers see no further than `hold_limit`.
+    """A queue whose readers see no offset from `hold_limit` on.
 
-    Messages are put as always, at full speed and with the same code: only while a queue is of
-    this class does a step of its visible end cost more than a store.
+    Messages are put with the same code as always.  Setting `visible` costs more only while a queue
+    is of this class.
     """
 
     __slots__ = ()
@@ -153,7 +162,7 @@ class _HeldQueue(ConsumeQueue):
 
     @property
     def is_watched(self) -> bool:
-        # The listener hears of messages that became visible, not of held ones.
+        # The listener is called for messages that became visible, not for held ones.
         return _IS_WATCHED.__get__(self) and self.awaited <= self.hold_limit
 
     @is_watched.setter
@@ -170,14 +179,14 @@ def hold(queue: ConsumeQueue, limit: int) -> None:
 
 
 def release(queue: ConsumeQueue) -> None:
-    """Let readers see new messages again, and those that were put since `hold`."""
+    """Let readers see new messages and those that were put since `hold`."""
     if type(queue) is not ConsumeQueue:
         queue.__class__ = ConsumeQueue
         queue.visible = queue.awaited
 
 
 def end_without_hold(queue: ConsumeQueue) -> int:
-    """Return the queue offset up to which readers would see a queue that was not held."""
+    """Return the queue offset up to which readers see the queue, or would if it was not held."""
     return queue.visible if type(queue) is ConsumeQueue else queue.awaited
 
 
@@ -190,8 +199,9 @@ class ConsumeQueues:
         self.topics: dict[str, dict[int, ConsumeQueue]] = {}
         self._disk = disk
         self._files: dict[str, RandomFile] = {}
-        self._kept: dict[ConsumeQueue, tuple[int, bytes]] = {}
-        # Held for moments: searches in workers open files too.
+        self._units_ahead: dict[ConsumeQueue, tuple[int, bytes]] = {}
+        """Units read ahead: the queue offset of the first one, and their bytes."""
+        # Workers open files too, for searches.
         self._files_lock = threading.Lock()
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
@@ -204,7 +214,7 @@ class ConsumeQueues:
         return None if queues is None else queues.get(queue_id)
 
     def add(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Make an empty queue in memory; its directory follows with its first unit."""
+        """Make an empty queue in memory; the writer makes its directory with the first unit."""
         queue = ConsumeQueue(topic, queue_id, f"{self.path}/{topic}/{queue_id}")
         self.topics.setdefault(topic, {})[queue_id] = queue
         return queue
@@ -222,22 +232,23 @@ class ConsumeQueues:
         with self._files_lock:
             for path in [path for path in self._files if path.startswith(f"{prefix}/")]:
                 del self._files[path]
-            for queue in [queue for queue in self._kept if f"{queue.path}/".startswith(prefix)]:
-                self._kept.pop(queue, None)
+            ahead = self._units_ahead
+            for queue in [queue for queue in ahead if f"{queue.path}/".startswith(prefix)]:
+                ahead.pop(queue, None)
 
     def units(
         self, queue: ConsumeQueue, first: int, count: int, *, may_block: bool
     ) -> bytes | None:
-        """Return raw bytes of `count` units from queue offset `first`; None when reading may block.
+        """Return the bytes of `count` units from queue offset `first`; None when it would block.
 
-        Fewer come back where a file is missing or was cut.  Safe in a worker.
+        Returns fewer bytes where a file is missing or was cut.  Safe in a worker.
         """
-        # A caller that may block wants the file's own bytes, to check or to repair them.
+        # A caller that may block checks or repairs the file, so it gets the file's own bytes.
         if not may_block and first + count <= queue.written:
-            kept_first, kept = self._kept.get(queue, _NOTHING_AHEAD)
-            begin = (first - kept_first) * CQ_UNIT_BYTES
-            if begin >= 0 and begin + count * CQ_UNIT_BYTES <= len(kept):
-                return kept[begin : begin + count * CQ_UNIT_BYTES]
+            ahead_first, ahead_bytes = self._units_ahead.get(queue, _NOTHING_AHEAD)
+            begin = (first - ahead_first) * CQ_UNIT_BYTES
+            if begin >= 0 and begin + count * CQ_UNIT_BYTES <= len(ahead_bytes):
+                return ahead_bytes[begin : begin + count * CQ_UNIT_BYTES]
             if count < _AHEAD_UNITS:
                 ahead = self._read_ahead(queue, first, count)
                 if ahead is not None:
@@ -272,10 +283,10 @@ class ConsumeQueues:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _read_ahead(self, queue: ConsumeQueue, first: int, count: int) -> bytes | None:
-        """Return units from `first` on, and keep the following ones for the next pulls.
+        """Return units from `first` on, and store the following ones for the next pulls.
 
-        A consumer that is behind reads a queue from end to end, 32 units at a time, so one system
-        call serves many pulls.  None when they are not all in memory, or a file ends before.
+        A consumer that catches up reads all units of a queue, 32 at a time, so one system call
+        serves many pulls.  Returns None when the file ends earlier, or a read would block.
         """
         position = first * CQ_UNIT_BYTES
         file_position = position % self.file_bytes
@@ -289,14 +300,14 @@ class ConsumeQueues:
         data = None if file is None else file.read_resident(file_position, length)
         if data is None or len(data) < length:
             return None
-        kept = bytes(data)
-        if len(self._kept) >= _AHEAD_QUEUES_MAX:
-            del self._kept[next(iter(self._kept))]
-        self._kept[queue] = first, kept
-        return kept[:wanted]
+        ahead_bytes = bytes(data)
+        if len(self._units_ahead) >= _AHEAD_QUEUES_MAX:
+            del self._units_ahead[next(iter(self._units_ahead))]
+        self._units_ahead[queue] = first, ahead_bytes
+        return ahead_bytes[:wanted]
 
     def unit(self, queue: ConsumeQueue, queue_offset: QueueOffset) -> CqUnit | None:
-        """Return one unit (may block on a cold page); None where its file is missing or cut."""
+        """Return one unit; None where its file is missing or was cut.  May block."""
         raw = self.units(queue, queue_offset, 1, may_block=True)
         if raw is None or len(raw) < CQ_UNIT_BYTES:
             return None
@@ -305,7 +316,7 @@ class ConsumeQueues:
     def rewrite(self, queue: ConsumeQueue, queue_offset: QueueOffset, unit: CqUnit) -> None:
         """Correct one unit in place."""
         data = CQ_UNIT.pack(*unit)
-        self._kept.pop(queue, None)
+        self._units_ahead.pop(queue, None)
         if queue_offset >= queue.written:
             at = (queue_offset - queue.written) * CQ_UNIT_BYTES
             queue.tail[at : at + CQ_UNIT_BYTES] = data
@@ -328,7 +339,7 @@ class ConsumeQueues:
                 except FileNotFoundError:
                     return None
                 if len(files) >= _READ_FILES_MAX:
-                    # Dropping the reference closes it, unless a worker still reads.
+                    # The last reference closes the file, so a worker that reads may finish.
                     del files[next(iter(files))]
             files[path] = file
         return file

@@ -1,22 +1,23 @@
-"""Extensions of consume queues: for each message its tags code, store time and filters' bitmap.
+"""Extensions of consume queues: the tags code, store time and filter bitmap of each message.
 
-When units go into a queue's files, those of filtered topics get an extension unit and its address.
-A function of the broker gives the bitmap of a message's properties, or says that nobody filters the
-topic; filters are unknown here.
+When the units of a filtered topic go to a queue's files, each gets an *extension unit*, and the
+unit has the address of the extension unit in place of its tags code.  A function of the broker
+computes the bitmap from a message's properties, or says that no group filters the topic; filters
+are unknown here.
 
 Layout: `cometmq.codec.cq_ext`; directories beside those of the queues::
 
     consumequeue_ext/<topic>/<queue id>/00000000000000000000
 
-An address never leads to another message's unit.  Units of the queue go to their file after their
-extension units; after a power cut those behind the last sync are derived again, without addresses.
-After a start, extension units are appended behind the last one in the files *and* behind every
-address in the queue's units; if files were lost, that is in a new file.
+An address never leads to the extension unit of another message.  Extension units are written before
+the units that lead to them.  After a power cut, units behind the last sync are derived again,
+without addresses.  After a start, extension units are appended behind the last one in the files
+*and* behind every address in the queue's units; where files were lost, that is in a new file.
 
-An extension unit that cannot be read says nothing about its message: the reader evaluates the
-record.  So a damaged extension costs time and loses nothing.
+When an extension unit cannot be read, the reader evaluates the record.  So a damaged extension
+costs time and loses nothing.
 
-Files keep the size that a queue's first one has, whatever the configuration says now.
+All files of a queue's extension have the size of the first one, whatever the configuration is now.
 """
 
 from __future__ import annotations
@@ -65,8 +66,9 @@ __all__ = ["ADDRESS_MARK", "QueueExt"]
 
 _LOG: Final = logging.getLogger("cometmq.store")
 ADDRESS_MARK: Final = 0x80
-"""The highest byte of an address; that of a tags code is 0x00 or 0xFF."""
+"""The highest byte of an address; in a tags code it is 0x00 or 0xFF."""
 CODE_POSITION: Final = 12
+"""Position of tags code or address in a unit."""
 _CODE: Final = struct.Struct(">q")
 _SHORT: Final = struct.Struct(">h")
 _STORE_TIME: Final = struct.Struct(">q")
@@ -74,12 +76,12 @@ _V6_EXTRA: Final = 12
 _NAME_DIGITS: Final = 20
 _FILES_MAX: Final = 64
 _WALK_BYTES: Final = 1 << 20
-_LOOK_UNITS: Final = 1 << 16
+_SEARCH_UNITS: Final = 1 << 16
 _UNIT_BYTES_MAX: Final = 32_767
 
 
 class QueueExt:
-    """The extension files of one store; writing belongs to the queue writer's worker."""
+    """The extension files of one store; only the queue writer's worker writes them."""
 
     def __init__(
         self, config: StoreConfig, disk: Disk, log: CommitLog, queues: ConsumeQueues
@@ -93,21 +95,22 @@ class QueueExt:
         self.bitmaps: Bitmaps | None = None
         """Returns the bitmap function of a topic; while None, no extension is written."""
         self._ends: dict[str, int] = {}
+        """By directory: where the next extension unit goes."""
         self._sizes: dict[str, int] = {}
+        """By directory: the size of its files."""
         self._files: dict[str, RandomFile] = {}
-        # Held for moments: readers are on the loop and in workers.
+        # Readers are on the loop and in workers.
         self._files_lock = threading.Lock()
 
     # -- writing, in the queue writer's worker -----------------------------------------------
 
     def extend(self, queue: ConsumeQueue, data: bytes) -> tuple[bytes, list[str]]:
-        """Write extension units for units on their way to a file.
+        """Write extension units for units that are about to be written to a file.
 
-        Returns the units with addresses, and the written paths.  A failing write raises; no unit
-        has an address then.
+        Returns the units with the addresses, and the paths that were written.
         """
-        make = self.bitmaps(queue.topic) if self.bitmaps is not None else None
-        if make is None:
+        bitmap_of = self.bitmaps(queue.topic) if self.bitmaps is not None else None
+        if bitmap_of is None:
             return data, []
         directory = self._directory(queue)
         end = self._ends.get(directory)
@@ -115,31 +118,33 @@ class QueueExt:
             end = self._find_end(queue, directory)
         changed = bytearray(data)
         appended = _Appended(end, self._file_bytes(directory))
-        for place, record, code in self._records(data):
-            found = _bitmap_and_time(make, record)
-            if found is None:
+        for number, record, code in self._records(data):
+            bitmap_and_time = _bitmap_and_time(bitmap_of, record)
+            if bitmap_and_time is None:
                 continue
-            position = appended.add(encode_cq_ext_unit(code, found[1], found[0]))
-            at = place * CQ_UNIT_BYTES + CODE_POSITION
+            bitmap, store_ms = bitmap_and_time
+            position = appended.add(encode_cq_ext_unit(code, store_ms, bitmap))
+            at = number * CQ_UNIT_BYTES + CODE_POSITION
             _CODE.pack_into(changed, at, encode_cq_ext_address(position))
         paths = self._write(directory, appended)
         self._ends[directory] = appended.end
         return bytes(changed), paths
 
     def _records(self, data: bytes) -> Iterator[tuple[int, memoryview, int]]:
-        """Yield number, record and tags code of units whose record is sound."""
+        """Yield number, record and tags code of the units whose record is sound."""
         units = list(CQ_UNIT.iter_unpack(data[: len(data) // CQ_UNIT_BYTES * CQ_UNIT_BYTES]))
         around, base = memoryview(b""), 0
-        for place, (position, size, code) in enumerate(units):
+        for number, (position, size, code) in enumerate(units):
             if is_cq_ext_address(code) or position < 0 or not 0 < size < PRE_BLANK_SIZE:
                 continue
             start = position - base
             if start < 0 or start + size > len(around):
+                # One read covers this record and those of the next units that lie close behind.
                 last = next(
                     (
-                        one
-                        for one in reversed(units[place : place + 256])
-                        if position < one[0] < position + SPAN_BYTES_MAX - one[1]
+                        unit
+                        for unit in reversed(units[number : number + 256])
+                        if position < unit[0] < position + SPAN_BYTES_MAX - unit[1]
                     ),
                     (position, size, code),
                 )
@@ -147,7 +152,7 @@ class QueueExt:
                 start = 0
             record = around[start : start + size]
             if record_fault(record, position, size) is None:
-                yield place, record, code
+                yield number, record, code
 
     def _write(self, directory: str, appended: _Appended) -> list[str]:
         paths: list[str] = []
@@ -165,19 +170,20 @@ class QueueExt:
         return paths
 
     def _find_end(self, queue: ConsumeQueue, directory: str) -> int:
-        """Return the position at which this process appends first."""
+        """Return the position of the first extension unit that this process appends."""
         file_bytes = self._file_bytes(directory)
         starts = self._starts(directory)
         end = 0
         if starts:
             path = f"{directory}/{log_file_name(starts[-1])}"
-            end = starts[-1] + self._walk(self._disk.open_random(path, file_bytes, create=False))
+            file = self._disk.open_random(path, file_bytes, create=False)
+            end = starts[-1] + self._end_in_file(file)
         address = self._last_address(queue)
         if address is not None and address >= end:
-            # Its extension unit is lost; no other may ever be written there.
+            # The extension unit at this address is lost; no other may be written there.
             end = (address // file_bytes + 1) * file_bytes
             _LOG.warning(
-                "%s: the extension units up to position %d are lost; it goes on at %d",
+                "%s: the extension units up to position %d are lost; new ones begin at %d",
                 directory,
                 address,
                 end,
@@ -185,8 +191,8 @@ class QueueExt:
         return end
 
     @staticmethod
-    def _walk(file: RandomFile) -> int:
-        """Return the position at which the units of a file end."""
+    def _end_in_file(file: RandomFile) -> int:
+        """Return the position at which the extension units of a file end."""
         position = 0
         size = file.size()
         while position < size:
@@ -201,7 +207,7 @@ class QueueExt:
                 count = uniform_count(raw[at:], unit_bytes)
                 if not count:
                     if at + unit_bytes <= len(raw):
-                        # Neither a unit nor zeros: leave damage alone.
+                        # Neither a unit nor zeros: nothing is appended to a damaged file.
                         return size
                     break
                 at += count * unit_bytes
@@ -211,14 +217,14 @@ class QueueExt:
         return position
 
     def _last_address(self, queue: ConsumeQueue) -> int | None:
-        """Return the highest extension position that a unit in the queue's files has as address."""
+        """Return the extension position to which the last unit with an address leads, or None."""
         end = queue.written
         while end > queue.min:
-            first = max(queue.min, end - _LOOK_UNITS)
+            first = max(queue.min, end - _SEARCH_UNITS)
             raw = self._queues.units(queue, first, end - first, may_block=True) or b""
-            place = raw[CODE_POSITION::CQ_UNIT_BYTES].rfind(bytes([ADDRESS_MARK]))
-            if place >= 0:
-                code = _CODE.unpack_from(raw, place * CQ_UNIT_BYTES + CODE_POSITION)[0]
+            number = raw[CODE_POSITION::CQ_UNIT_BYTES].rfind(bytes([ADDRESS_MARK]))
+            if number >= 0:
+                code = _CODE.unpack_from(raw, number * CQ_UNIT_BYTES + CODE_POSITION)[0]
                 return decode_cq_ext_address(code)
             end = first
         return None
@@ -228,21 +234,21 @@ class QueueExt:
     def read(
         self, queue: ConsumeQueue, position: int, length: int, *, may_block: bool
     ) -> bytes | bytearray | None:
-        """Return bytes of the extension; None when reading may block.
+        """Return bytes of the extension; None when the read would block.
 
-        Fewer where its file ends or is missing.
+        Returns fewer bytes where the file ends, none where it is missing.
         """
         directory = self._directory(queue)
         file_bytes = self._file_bytes(directory)
-        place = position % file_bytes
-        file = self._open(f"{directory}/{log_file_name(position - place)}", file_bytes)
+        at = position % file_bytes
+        file = self._open(f"{directory}/{log_file_name(position - at)}", file_bytes)
         if file is None:
             return b""
-        length = max(0, min(length, file_bytes - place))
-        return file.read(place, length) if may_block else file.read_resident(place, length)
+        length = max(0, min(length, file_bytes - at))
+        return file.read(at, length) if may_block else file.read_resident(at, length)
 
     def unit(self, queue: ConsumeQueue, address: int) -> CqExtUnit | None:
-        """Return the unit of an address; None when it cannot be read.  May block for a moment."""
+        """Return the extension unit at an address; None when it cannot be read.  May block."""
         raw = self.read(queue, decode_cq_ext_address(address), _UNIT_BYTES_MAX, may_block=True)
         try:
             return decode_cq_ext_unit(raw)[0] if raw else None
@@ -284,14 +290,15 @@ class QueueExt:
         return sorted(int(name) for name in names if len(name) == _NAME_DIGITS and name.isdigit())
 
     def _file_bytes(self, directory: str) -> int:
-        known = self._sizes.get(directory)
-        if known is None:
+        """Return the size of the files in a directory, or of its first one when it has none yet."""
+        size = self._sizes.get(directory)
+        if size is None:
             starts = self._starts(directory)
-            known = self._file_bytes_new
+            size = self._file_bytes_new
             if starts:
-                known = self._disk.size(f"{directory}/{log_file_name(starts[0])}") or known
-                self._sizes[directory] = known
-        return known
+                size = self._disk.size(f"{directory}/{log_file_name(starts[0])}") or size
+                self._sizes[directory] = size
+        return size
 
     def remove(self, queue_path: str) -> None:
         """Delete the extension of a queue or a topic (in the queue writer's worker)."""
@@ -306,7 +313,7 @@ class QueueExt:
             self._disk.remove_tree(directory)
 
     def expire(self, queues: Iterable[ConsumeQueue]) -> None:
-        """In a worker: delete the files in front of the one with the first message's unit."""
+        """In a worker: delete the files before the one with the first message's extension unit."""
         if not self._disk.is_dir(self._path):
             return
         topics = set(self._disk.listdir(self._path))
@@ -319,11 +326,11 @@ class QueueExt:
         starts = self._starts(directory)
         if len(starts) < 2:
             return
-        raw = self._queues.units(queue, queue.min, _LOOK_UNITS, may_block=True) or b""
-        place = raw[CODE_POSITION::CQ_UNIT_BYTES].find(bytes([ADDRESS_MARK]))
-        if place < 0:
+        raw = self._queues.units(queue, queue.min, _SEARCH_UNITS, may_block=True) or b""
+        number = raw[CODE_POSITION::CQ_UNIT_BYTES].find(bytes([ADDRESS_MARK]))
+        if number < 0:
             return
-        code = _CODE.unpack_from(raw, place * CQ_UNIT_BYTES + CODE_POSITION)[0]
+        code = _CODE.unpack_from(raw, number * CQ_UNIT_BYTES + CODE_POSITION)[0]
         first = decode_cq_ext_address(code)
         for start, following in pairwise(starts):
             if following <= first:
@@ -339,18 +346,18 @@ class QueueExt:
 
 
 class _Appended:
-    """Units behind the end of the extension, and the pieces of files they become."""
+    """Extension units to append, cut into one chunk of bytes for each file."""
 
     def __init__(self, end: int, file_bytes: int) -> None:
         self.end = end
         self.file_bytes = file_bytes
         self.chunks: list[tuple[int, int, bytearray]] = []
-        """Start of the file, position in it, what goes there."""
-        self._begin()
+        """Start of the file, position in the file, the bytes to write there."""
+        self._begin_chunk()
 
-    def _begin(self) -> None:
-        place = self.end % self.file_bytes
-        self.chunks.append((self.end - place, place, bytearray()))
+    def _begin_chunk(self) -> None:
+        at = self.end % self.file_bytes
+        self.chunks.append((self.end - at, at, bytearray()))
 
     def add(self, unit: bytes) -> int:
         """Add a unit; return its position."""
@@ -360,7 +367,7 @@ class _Appended:
                 blank = encode_cq_ext_end_blank()
                 raw += blank[: self.file_bytes - at - len(raw)]
             self.end = start + self.file_bytes
-            self._begin()
+            self._begin_chunk()
             raw = self.chunks[-1][2]
         position = self.end
         raw += unit
@@ -369,16 +376,16 @@ class _Appended:
 
 
 def _bitmap_and_time(
-    make: Callable[[bytes], bytes | None], record: memoryview
+    bitmap_of: Callable[[bytes], bytes | None], record: memoryview
 ) -> tuple[bytes, int] | None:
-    """Return bitmap and store time of a record; None where nobody filters any more."""
+    """Return bitmap and store time of a record; None without a bitmap."""
     try:
-        bitmap = make(properties_of(record))
+        bitmap = bitmap_of(properties_of(record))
     except CodecError:
         return None
     if bitmap is None:
         return None
-    place = STORE_TIMESTAMP_POSITION_V4
+    position = STORE_TIMESTAMP_POSITION_V4
     if record[SYS_FLAG_POSITION + 3] & BORN_HOST_V6_FLAG:
-        place += _V6_EXTRA
-    return bitmap, _STORE_TIME.unpack_from(record, place)[0]
+        position += _V6_EXTRA
+    return bitmap, _STORE_TIME.unpack_from(record, position)[0]

@@ -1,10 +1,11 @@
-"""Opening consume queues: where each one begins and ends, and cutting what the log lacks.
+"""Opens consume queues at load: finds begin and end of each, and repairs the shape of its files.
 
-The loader reads the ends of queue files at load and gives files the shape that the format demands:
-full size, zeros behind the last unit.  What belongs into a queue is decided by recovery.
+A sound file has its full size, valid units, and zeros behind the last one.  The loader extends or
+cuts files to their size, and clears what recovery has cut off.  Recovery decides which units belong
+into a queue.
 
-A queue's file holds valid units and then zeros, so bisection finds its end.  A damaged stretch in
-the middle may make the end too early; the scan of the log then adds the units behind it again.
+Since zeros follow the valid units, bisection finds the end of a queue.  A damaged stretch in the
+middle may make the end too early; the scan of the log then derives the units behind it again.
 """
 
 from __future__ import annotations
@@ -30,14 +31,18 @@ _NAME_DIGITS: Final = 20
 
 
 class QueueLoader:
-    """Finds queues on the disk and their ends."""
+    """Finds the queues of one store on the disk, and where they begin and end.
+
+    Args:
+        damages: gets a text for each damage.
+    """
 
     def __init__(self, disk: Disk, queues: ConsumeQueues, damages: list[str]) -> None:
         self._disk = disk
         self._queues = queues
         self._damages = damages
-        self.with_rests: list[ConsumeQueue] = []
-        """Queues whose files may hold units behind their end."""
+        self.with_excess: list[ConsumeQueue] = []
+        """Queues whose files may have units behind the queue's end."""
 
     def load_all(self, progress: Callable[[str, int, int], None] | None = None) -> None:
         """Make a queue object for every directory `consumequeue/<topic>/<queue id>`."""
@@ -52,10 +57,12 @@ class QueueLoader:
                     self.load(self._queues.add(topic, queue_id))
 
     def load_unknown(self, start: int, floors: Container[str]) -> None:
-        """Load queues that are on the disk and not in the side file: a power cut left them.
+        """Load the queues that are on the disk but not in the side file, after a power cut.
 
-        Their units from `start` on may lead to records that the power cut took; the scan from
-        there makes the right ones again.  Topics of `floors` were deleted.
+        Args:
+            start: physical offset from which the log is scanned.  Units of records from there on
+                are cut, since the power cut may have taken their records; the scan derives them.
+            floors: the deleted topics, whose queues are not loaded.
         """
         root = self._queues.path
         for topic in self._disk.listdir(root):
@@ -69,10 +76,10 @@ class QueueLoader:
                 self.load(queue)
                 if queue.last_physical_end > start:
                     self.cut_to(queue, self.end_below(queue, PhysicalOffset(start)))
-                self.with_rests.append(queue)
+                self.with_excess.append(queue)
 
     def starts(self, queue: ConsumeQueue) -> list[int]:
-        """First bytes of the queue's files, ascending; names that are no files are ignored."""
+        """Return the positions in the queue at which its files begin, ascending."""
         return [
             int(name)
             for name in self._disk.listdir(queue.path)
@@ -80,8 +87,8 @@ class QueueLoader:
         ]
 
     def load(self, queue: ConsumeQueue) -> None:
-        """Set `min`, `max` and `last_physical_end` by the queue's files."""
-        starts = self._contiguous(queue)
+        """Set the queue's `min`, `max` and `last_physical_end` by its files."""
+        starts = self._contiguous_starts(queue)
         if not starts:
             return
         for start in starts:
@@ -93,8 +100,11 @@ class QueueLoader:
         self.cut_to(queue, self._end_where(queue, lambda offset, size: size > 0 and offset >= 0))
 
     def load_known(self, queue: ConsumeQueue, end: int) -> None:
-        """As `load`, with the end given; `last_physical_end` says what the files hold there."""
-        starts = self._contiguous(queue)
+        """As `load`, but with the end that the side file states.
+
+        The caller compares `last_physical_end`, which follows from the last unit before this end.
+        """
+        starts = self._contiguous_starts(queue)
         if not starts:
             return
         queue.first_start = starts[0]
@@ -103,35 +113,37 @@ class QueueLoader:
             queue.last_physical_end = -1
             return
         room = (starts[-1] + self._queues.file_bytes) // CQ_UNIT_BYTES
-        # A missing file changes the end, which the caller notices.
+        # With a missing file the end, and so `last_physical_end`, is not the stated one.
         end = max(queue.min, min(end, room))
         queue.written = end
         self.cut_to(queue, end)
+        # `units` reads only written units from files.
         queue.written = end + 1
-        following = self._queues.units(queue, end, 1, may_block=True)
+        next_unit = self._queues.units(queue, end, 1, may_block=True)
         queue.written = end
-        if following is not None and following.strip(b"\0"):
-            self.with_rests.append(queue)
+        if next_unit is not None and next_unit.strip(b"\0"):
+            self.with_excess.append(queue)
 
-    def _contiguous(self, queue: ConsumeQueue) -> list[int]:
-        """Return the first bytes of the newest files that follow each other without a gap."""
+    def _contiguous_starts(self, queue: ConsumeQueue) -> list[int]:
+        """As `starts`, for the newest files that follow each other without a gap."""
         file_bytes = self._queues.file_bytes
         starts = self.starts(queue)
-        kept = starts[-1:]
+        contiguous = starts[-1:]
         for start in reversed(starts[:-1]):
-            if kept[0] - start != file_bytes:
+            if contiguous[0] - start != file_bytes:
                 self._damages.append(
                     f"{queue.path}/{log_file_name(start)} and earlier files are not followed by"
                     f" {log_file_name(start + file_bytes)}: they are ignored"
                 )
                 break
-            kept.insert(0, start)
-        return kept
+            contiguous.insert(0, start)
+        return contiguous
 
     def _size(self, queue: ConsumeQueue, start: int) -> int:
         return self._disk.size(f"{queue.path}/{log_file_name(start)}")
 
     def _mend_size(self, queue: ConsumeQueue, start: int) -> None:
+        """Cut a file, or extend it with zeros, to the configured size."""
         path = f"{queue.path}/{log_file_name(start)}"
         size = self._disk.size(path)
         if size == self._queues.file_bytes:
@@ -144,13 +156,13 @@ class QueueLoader:
         file = self._disk.open_random(path, self._queues.file_bytes, create=False)
         file.resize(self._queues.file_bytes)
 
-    def _end_where(self, queue: ConsumeQueue, holds: Callable[[int, int], bool]) -> int:
-        """Return the end of the leading units whose (physical offset, size) satisfy a predicate."""
+    def _end_where(self, queue: ConsumeQueue, is_before: Callable[[int, int], bool]) -> int:
+        """Return the end of the leading units for which a predicate of offset and size is true."""
         low, high = queue.min, queue.written
         while low < high:
             middle = (low + high) // 2
             unit = self._queues.unit(queue, QueueOffset(middle))
-            if unit is not None and holds(unit.physical_offset, unit.size):
+            if unit is not None and is_before(unit.physical_offset, unit.size):
                 low = middle + 1
             else:
                 high = middle
@@ -159,16 +171,16 @@ class QueueLoader:
     def end_below(self, queue: ConsumeQueue, physical_offset: PhysicalOffset) -> int:
         """Return the first queue offset whose record does not end below a physical offset."""
 
-        def holds(offset: int, size: int) -> bool:
-            # A pre-blank unit stands for a record that is long gone.
+        def is_below(offset: int, size: int) -> bool:
+            # A pre-blank unit stands for a record that has expired.
             return size == PRE_BLANK_SIZE or (
                 size > 0 and offset >= 0 and offset + size <= physical_offset
             )
 
-        return self._end_where(queue, holds)
+        return self._end_where(queue, is_below)
 
     def cut_to(self, queue: ConsumeQueue, end: int) -> None:
-        """Set the queue's end to `end`; its files keep the units behind it."""
+        """Set the queue's end; its files keep the units behind it until `zero_behind`."""
         queue.max = queue.visible = queue.written = end
         queue.tail.clear()
         queue.last_physical_end = 0
@@ -178,7 +190,10 @@ class QueueLoader:
                 queue.last_physical_end = unit.physical_offset + unit.size
 
     def zero_behind(self, queue: ConsumeQueue) -> int:
-        """Clear the units behind the queue's end in its files; return their number."""
+        """Clear the units behind the queue's end in its files; return how many were cleared.
+
+        A file that lies behind the end as a whole is deleted, and counts once.
+        """
         file_bytes = self._queues.file_bytes
         end = queue.written * CQ_UNIT_BYTES
         cleared = 0
@@ -194,6 +209,7 @@ class QueueLoader:
         return cleared
 
     def _has_data(self, path: str, position: int) -> bool:
+        """Return whether a unit that is not zeros lies at this position of a file."""
         file = self._disk.open_random(path, self._queues.file_bytes, create=False)
         raw = file.read(position, CQ_UNIT_BYTES)
         return raw != bytes(len(raw))

@@ -1,14 +1,14 @@
-"""Derives units of a live queue from the log again: files that were cut, removed or changed.
+"""Mends units of an open queue whose files were cut, removed or changed, with the log's help.
 
-Given a queue offset whose unit does not lead to its record, the mender corrects the units around it
-in the queue's file and remembers which records are lost.  It runs in a worker, since it walks the
-log, and does not touch units that are in memory only.
+Given a queue offset whose unit does not lead to its record, the mender derives the units around it
+from the log, corrects them in the queue's file, and remembers which records are lost.  It runs in a
+worker, since it walks through the log, and leaves units in memory alone.
 
-The walk begins at the record of the nearest earlier unit that holds, searched 1, 2, 4, 8 ... units
-back, and ends where units hold again, so a few pulls make a cut file whole::
+The walk begins behind the record of the nearest earlier sound unit, searched 1, 2, 4, 8 ... units
+back.  It ends where units are sound again, so a few pulls mend a whole file::
 
     units   [sound][sound][cut off ...                       ][sound][sound] ...
-                   ^ begin        ^ asked for                        ^ end
+                          ^ begin        ^ asked for                ^ end
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 __all__ = ["QueueMender"]
 
 _LOG: Final = logging.getLogger("cometmq.store")
-# Bytes of the log read behind the wanted record at most, since a pull waits for the walk.
+# A walk ends after so many bytes of the log, since a pull waits for it.
 _WALK_BYTES_MAX: Final = 64 << 20
 _BLOCK_UNITS: Final = 512
 _LOGGED_MAX: Final = 10_000
-# After so many right units in a row the following ones count as right.
+# After so many sound units in a row the walk ends.
 _SOUND_UNITS: Final = 64
 
 
-class _Units:
-    """A queue's units as its files have them, read in blocks."""
+class _StoredUnits:
+    """The units in a queue's files, read in blocks."""
 
     def __init__(self, queues: ConsumeQueues, queue: ConsumeQueue) -> None:
         self._queues = queues
@@ -51,12 +51,12 @@ class _Units:
         self._first = 0
         self._raw = b""
 
-    def is_right(self, number: int, unit: CqUnit, topic: bytes) -> bool:
-        """Return whether the unit at a queue offset is this one, as far as can be told."""
-        at = (number - self._first) * CQ_UNIT_BYTES
+    def has(self, queue_offset: int, unit: CqUnit, topic: bytes) -> bool:
+        """Return whether the stored unit is this one, as far as that can be proved."""
+        at = (queue_offset - self._first) * CQ_UNIT_BYTES
         if not 0 <= at < len(self._raw):
-            raw = self._queues.units(self._queue, number, _BLOCK_UNITS, may_block=True)
-            self._first, self._raw, at = number, raw or b"", 0
+            raw = self._queues.units(self._queue, queue_offset, _BLOCK_UNITS, may_block=True)
+            self._first, self._raw, at = queue_offset, raw or b"", 0
         if at + CQ_UNIT_BYTES > len(self._raw):
             return False
         position, size, code = CQ_UNIT.unpack_from(self._raw, at)
@@ -78,83 +78,90 @@ class QueueMender:
         self._log = log
         self._queues = queues
         self._writer = writer
-        self._file_bytes = config.queue_file_bytes
         self._delays_ms = config.delays_ms
-        # One walk at a time: a second caller finds its unit mended.
+        # One walk at a time: it often mends the unit of the next caller too.
         self._job = threading.Lock()
         self._is_closed = False
         self._logged: set[int] = set()
+        """Physical offsets of the damaged stretches that were logged."""
         self._lost: dict[ConsumeQueue, list[tuple[int, int]]] = {}
+        """Ranges of queue offsets, first and end, whose records the log does not have."""
         self._changed: list[tuple[ConsumeQueue, str]] = []
+        """Files that were mended since the last `settle`."""
 
     def is_lost(self, queue: ConsumeQueue, queue_offset: QueueOffset) -> bool:
-        """Return whether the log was searched for this message in vain."""
+        """Return whether a walk through the log did not meet the record of this queue offset."""
         return any(first <= queue_offset < end for first, end in self._lost.get(queue, ()))
 
     def stop(self) -> None:
-        """End the walk under way, wait for it, and let no other begin."""
+        """End the walk under way, wait for that, and begin no other."""
         self._is_closed = True
         with self._job:
             pass
 
     def settle(self) -> None:
-        """On the loop, before units are read: drop what was read of mended files before."""
+        """Drop what is cached of mended files, and have them synced; on the loop, before a read."""
         while self._changed:
             queue, path = self._changed.pop()
             self._queues.forget_files(queue.path)
             self._writer.distrust([path])
 
     def mend(self, queue: ConsumeQueue, queue_offset: QueueOffset) -> None:
-        """Correct the unit and others near it, or remember that its record is lost."""
+        """Correct the unit and those near it, or remember that its record is lost."""
         with self._job:
             if queue.is_gone or self._is_closed:
                 return
             if self.is_lost(queue, queue_offset):
-                self._make_whole(queue, queue_offset, queue_offset + 1)
-            elif not self._holds(queue, queue_offset):
+                self._restore_size(queue, queue_offset, queue_offset + 1)
+            elif not self._is_sound(queue, queue_offset):
                 self._walk(queue, queue_offset)
 
-    def _walk(self, queue: ConsumeQueue, queue_offset: QueueOffset) -> None:
-        written, last = queue.written, queue.max
-        begin, position = self._begin(queue, queue_offset)
+    def _walk(self, queue: ConsumeQueue, wanted_offset: QueueOffset) -> None:
+        """Walk through the log, correct wrong units, and remember lost records."""
+        written, queue_end = queue.written, queue.max
+        begin, position = self._begin(queue, wanted_offset)
         reader = LogReader(self._log, position, self._log.wrote, is_crc_checked=False)
-        stored = _Units(self._queues, queue)
-        found: dict[int, CqUnit] = {}
+        stored = _StoredUnits(self._queues, queue)
+        derived: dict[int, CqUnit] = {}
         wrong: set[int] = set()
-        sound = 0
-        end = last
-        while (record := self._next(reader, queue)) is not None and record.queue_offset < last:
-            number = record.queue_offset
-            if number < begin:
+        sound_count = 0
+        end = queue_end
+        while (
+            record := self._next_record(reader, queue)
+        ) is not None and record.queue_offset < queue_end:
+            queue_offset = record.queue_offset
+            if queue_offset < begin:
                 continue
             unit = self._unit_of(record)
-            if stored.is_right(number, unit, record.topic):
-                sound += 1
-            elif number < written:
-                wrong.add(number)
-                sound = 0
+            if stored.has(queue_offset, unit, record.topic):
+                sound_count += 1
+            elif queue_offset < written:
+                wrong.add(queue_offset)
+                sound_count = 0
             else:
                 continue
-            found[number] = unit
+            derived[queue_offset] = unit
             is_far = record.physical_offset - position > _WALK_BYTES_MAX
-            if number > queue_offset and (sound >= _SOUND_UNITS or is_far):
-                # Later units hold, or are mended when they are read.
-                end = number + 1
+            if queue_offset > wanted_offset and (sound_count >= _SOUND_UNITS or is_far):
+                # Later units are sound, or are mended when they are read.
+                end = queue_offset + 1
                 break
         if not self._is_closed:
-            self._write(queue, {number: found[number] for number in sorted(wrong)})
-            self._remember(queue, begin, end, found)
+            self._write(
+                queue, {queue_offset: derived[queue_offset] for queue_offset in sorted(wrong)}
+            )
+            self._remember_lost(queue, begin, end, derived)
 
-    def _next(self, reader: LogReader, queue: ConsumeQueue) -> ScannedRecord | None:
+    def _next_record(self, reader: LogReader, queue: ConsumeQueue) -> ScannedRecord | None:
         """Return the queue's next record, skipping damage and records of other queues."""
         topic = queue.topic.encode()
         while not self._is_closed:
             record = reader.next_record()
             if record is None and reader.fault is not None:
-                place, fault = reader.position, reader.fault
+                begin, fault = reader.position, reader.fault
                 record = reader.resync(reader.end)
                 self._log_damage(
-                    place, fault, reader.end if record is None else record.physical_offset
+                    begin, fault, reader.end if record is None else record.physical_offset
                 )
             if record is None:
                 return None
@@ -162,30 +169,30 @@ class QueueMender:
                 return record
         return None
 
-    def _log_damage(self, place: int, fault: str, end: int) -> None:
-        """Log each damaged stretch once."""
-        if place not in self._logged and len(self._logged) < _LOGGED_MAX:
-            self._logged.add(place)
+    def _log_damage(self, begin: int, fault: str, end: int) -> None:
+        """Log each damaged stretch of the log once."""
+        if begin not in self._logged and len(self._logged) < _LOGGED_MAX:
+            self._logged.add(begin)
             _LOG.error(
                 "%s: %s; %d bytes are damaged",
-                self._log.where(PhysicalOffset(place)),
+                self._log.where(PhysicalOffset(begin)),
                 fault,
-                end - place,
+                end - begin,
             )
 
     def _begin(self, queue: ConsumeQueue, queue_offset: QueueOffset) -> tuple[int, int]:
-        """Return the first doubtful queue offset, and the earliest position of its record."""
+        """Return the queue offset and the physical offset at which the walk begins."""
         step = 1
         while queue_offset - step >= queue.min:
             earlier = queue_offset - step
-            if self._holds(queue, QueueOffset(earlier)):
+            if self._is_sound(queue, QueueOffset(earlier)):
                 unit = self._queues.unit(queue, QueueOffset(earlier))
                 if unit is not None:
                     return earlier + 1, unit.physical_offset + unit.size
             step *= 2
         return queue.min, self._log.min_offset
 
-    def _holds(self, queue: ConsumeQueue, queue_offset: QueueOffset) -> bool:
+    def _is_sound(self, queue: ConsumeQueue, queue_offset: QueueOffset) -> bool:
         """Return whether a unit leads to the record of this queue and queue offset."""
         unit = self._queues.unit(queue, queue_offset)
         if unit is None or not unit.is_valid or unit.size == PRE_BLANK_SIZE:
@@ -205,60 +212,61 @@ class QueueMender:
         code = queue_tags_code(record.topic, record.properties, record.store_ms, self._delays_ms)
         return CqUnit(record.physical_offset, record.size, code)
 
-    def _write(self, queue: ConsumeQueue, wrong: dict[int, CqUnit]) -> None:
-        """Write units to the queue's files, adjacent ones at once; they ascend by queue offset."""
-        numbers = list(wrong)
-        place = 0
-        while place < len(numbers):
-            first = numbers[place]
-            start = first * CQ_UNIT_BYTES // self._file_bytes * self._file_bytes
-            units: list[bytes] = []
+    def _write(self, queue: ConsumeQueue, units: dict[int, CqUnit]) -> None:
+        """Write units, by ascending queue offset, to the queue's files; adjacent ones at once."""
+        offsets = list(units)
+        index = 0
+        while index < len(offsets):
+            first = offsets[index]
+            start = first * CQ_UNIT_BYTES // self._queues.file_bytes * self._queues.file_bytes
+            packed: list[bytes] = []
             while (
-                place < len(numbers)
-                and numbers[place] == first + len(units)
-                and numbers[place] * CQ_UNIT_BYTES < start + self._file_bytes
+                index < len(offsets)
+                and offsets[index] == first + len(packed)
+                and offsets[index] * CQ_UNIT_BYTES < start + self._queues.file_bytes
             ):
-                units.append(CQ_UNIT.pack(*wrong[numbers[place]]))
-                place += 1
+                packed.append(CQ_UNIT.pack(*units[offsets[index]]))
+                index += 1
             file = self._file(queue, start)
-            file.write(first * CQ_UNIT_BYTES - start, b"".join(units))
+            file.write(first * CQ_UNIT_BYTES - start, b"".join(packed))
             self._changed.append((queue, file.path))
             _LOG.error(
                 "%s: units of queue offsets %d to %d were missing or wrong; derived from the log"
                 " again",
                 file.path,
                 first,
-                first + len(units) - 1,
+                first + len(packed) - 1,
             )
 
     def _file(self, queue: ConsumeQueue, start: int) -> RandomFile:
+        """Open the queue's file that begins at byte `start`, made or extended to its full size."""
         path = f"{queue.path}/{log_file_name(start)}"
-        # Never make the directory: it is missing only when the topic was deleted.
-        file = self._disk.open_random(path, self._file_bytes, create=True)
-        if file.size() < self._file_bytes:
-            file.resize(self._file_bytes)
+        # The directory is not made: it is missing only where the topic was deleted.
+        file = self._disk.open_random(path, self._queues.file_bytes, create=True)
+        if file.size() < self._queues.file_bytes:
+            file.resize(self._queues.file_bytes)
         return file
 
-    def _remember(
-        self, queue: ConsumeQueue, begin: int, end: int, found: dict[int, CqUnit]
+    def _remember_lost(
+        self, queue: ConsumeQueue, begin: int, end: int, derived: dict[int, CqUnit]
     ) -> None:
-        """Remember as lost the queue offsets whose records the walk did not meet."""
+        """Remember as lost the queue offsets from `begin` to `end` without a derived unit."""
         first = begin
-        for number in [*sorted(number for number in found if number < end), end]:
-            if number > first:
-                self._make_whole(queue, first, number)
-                self._lost.setdefault(queue, []).append((first, number))
+        for queue_offset in [*sorted(offset for offset in derived if offset < end), end]:
+            if queue_offset > first:
+                self._restore_size(queue, first, queue_offset)
+                self._lost.setdefault(queue, []).append((first, queue_offset))
                 _LOG.error(
                     "%s: the records of queue offsets %d to %d are lost and skipped",
                     queue.path,
                     first,
-                    number - 1,
+                    queue_offset - 1,
                 )
-            first = number + 1
+            first = queue_offset + 1
 
-    def _make_whole(self, queue: ConsumeQueue, first: int, end: int) -> None:
-        """Give files their full size where units are lost, so that readers can go on."""
-        position = first * CQ_UNIT_BYTES // self._file_bytes * self._file_bytes
+    def _restore_size(self, queue: ConsumeQueue, first: int, end: int) -> None:
+        """Give files their full size where units are lost, so that readers get behind them."""
+        position = first * CQ_UNIT_BYTES // self._queues.file_bytes * self._queues.file_bytes
         while position < min(end, queue.written) * CQ_UNIT_BYTES:
             self._changed.append((queue, self._file(queue, position).path))
-            position += self._file_bytes
+            position += self._queues.file_bytes

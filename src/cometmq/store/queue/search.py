@@ -1,7 +1,7 @@
-"""Searches in a queue: its first offset that still counts, and offsets by time.
+"""Searches in a queue: its first offset whose record exists, and offsets by time.
 
-Bisects over units and over the store times of their records.  All methods but `known_min` may read
-from the disk and belong into a worker.
+A search bisects over the units, or over the store times of their records.  Every method but
+`known_min` may block, so it belongs in a worker.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ class QueueSearch:
         self._queues = queues
 
     def known_min(self, queue: ConsumeQueue) -> int | None:
-        """As `min_of`, on the loop and without a wait; None when a worker has to search.
+        """As `min_of`, without blocking; None when a worker has to search.
 
-        Until then `queue.min` may be too small, never too large: readers skip expired messages.
+        Until the worker has, `queue.min` may be too small, never too large, and readers skip
+        expired messages.
         """
         min_physical = self._log.min_offset
         if queue.min_checked_at != min_physical:
@@ -46,13 +47,13 @@ class QueueSearch:
                 raw = self._queues.units(queue, queue.min, 1, may_block=False)
                 if raw is None or len(raw) < CQ_UNIT_BYTES:
                     return None
-                if self._is_lost(CqUnit._make(CQ_UNIT.unpack(raw)), min_physical):
+                if self._is_expired(CqUnit._make(CQ_UNIT.unpack(raw)), min_physical):
                     return None
             queue.min_checked_at = min_physical
         return queue.min
 
     def min_of(self, queue: ConsumeQueue) -> int:
-        """The queue's first offset whose record the log still has (``correctMinOffset``).
+        """Return the queue's first offset whose record the log has (``correctMinOffset``).
 
         Blocks; safe in a worker.
         """
@@ -62,7 +63,7 @@ class QueueSearch:
         low, high = queue.min, queue.max
         while low < high:
             middle = (low + high) // 2
-            if self._is_lost(self._queues.unit(queue, QueueOffset(middle)), min_physical):
+            if self._is_expired(self._queues.unit(queue, QueueOffset(middle)), min_physical):
                 low = middle + 1
             else:
                 high = middle
@@ -72,7 +73,8 @@ class QueueSearch:
         return queue.min
 
     @staticmethod
-    def _is_lost(unit: CqUnit | None, min_physical: int) -> bool:
+    def _is_expired(unit: CqUnit | None, min_physical: int) -> bool:
+        """Return whether a unit is missing, or leads to a record before the log's begin."""
         return (
             unit is None
             or unit.size == PRE_BLANK_SIZE
@@ -83,7 +85,7 @@ class QueueSearch:
     def offset_by_time(
         self, queue: ConsumeQueue, time_ms: int, boundary: TimeBoundary, end: int
     ) -> int:
-        """See `MessageStore.queue_offset_by_time`; searches offsets below `end`."""
+        """Search the offsets below `end`; see `MessageStore.queue_offset_by_time`."""
         first = self.min_of(queue)
         if first >= end:
             return end
@@ -91,8 +93,8 @@ class QueueSearch:
         low, high = first, end
         while low < high:
             middle = (low + high) // 2
-            at = self.time_at(queue, QueueOffset(middle))
-            if at < time_ms or (boundary is TimeBoundary.UPPER and at == time_ms):
+            store_ms = self.time_at(queue, QueueOffset(middle))
+            if store_ms < time_ms or (boundary is TimeBoundary.UPPER and store_ms == time_ms):
                 low = middle + 1
             else:
                 high = middle
@@ -101,6 +103,7 @@ class QueueSearch:
         return max(low - 1, first)
 
     def time_at(self, queue: ConsumeQueue, queue_offset: QueueOffset) -> int:
+        """Return the store time of the message at a queue offset; -1 without one (may block)."""
         unit = self._queues.unit(queue, queue_offset)
         return -1 if unit is None or not unit.is_valid else self.store_time(unit.physical_offset)
 

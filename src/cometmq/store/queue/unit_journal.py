@@ -1,23 +1,21 @@
-"""The unit journal: units of very many queues, written in a row before they go to their files.
+"""The unit journal: saves the new units of very many queues with one write.
 
-The journal saves the new units of thousands of queues with one write and gives them back after the
-process died.  Nobody else reads it: readers find these units in the queues' tails.
+Each queue has files of its own, so saving its units costs an open, a write and a close, however few
+they are.  With very many queues, the writer (writer.py) therefore saves units here every second or
+two, and brings them to the queues' files later, many units at a time.  Recovery reads the journal
+after the process died.  Readers do not: they find the units in the queues' tails.
 
-A consume queue of its own file costs an open, a write and a close each time its units are saved,
-however few they are.  So where very many queues are written, their units are saved here every
-second or two, and go to their files many at a time (queue_writer.py).
-
-``cometmq.units.<generation>.<volume>``, made of frames, each written at once::
+A file ``cometmq.units.<generation>.<volume>`` consists of frames, each written at once::
 
     0      4      8
     |length|crc32 |entry entry ...|           the first broken frame ends the volume
     entry: |queue id 4|first offset 8|bytes 4|topic length 2|topic part of a record|units ...|
 
-The side file names the generation that belongs to it; others are remains, and deleted.  A volume
-is deleted when a pass over the queues has brought all its units into their files.
+The side file names the generation that belongs to it; other generations are leftovers and are
+deleted.  A volume is deleted when the queues' files have all its units.
 
-Durable when: written, for a process that dies.  Nothing here is ever synced: after a power cut
-the log is read from the last position at which queue files were synced.
+Durable when: written, if the process dies.  The journal is never synced: after a power cut the log
+is read from the last position at which queue files were synced.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ __all__ = [
 UNIT_JOURNAL_NAME: Final = "cometmq.units"
 _FRAME: Final = struct.Struct(">II")
 _ENTRY: Final = struct.Struct(">iqIH")
-# Bytes of the topic's length in front of it, as in a record of a short and of a long topic.
+# Bytes of the length before the topic, as in a record with a short and with a long topic.
 _SHORT_HEAD_BYTES: Final = 1
 _LONG_HEAD_BYTES: Final = 2
 
@@ -55,7 +53,7 @@ SavedUnits = tuple[str, int, int, bytes]
 
 
 class UnitJournal:
-    """The writer; used by one thread at a time."""
+    """Writes the journal; used by one thread at a time."""
 
     def __init__(self, disk: Disk, root: str, generation: int) -> None:
         self._disk = disk
@@ -68,7 +66,7 @@ class UnitJournal:
         """Bytes written into the newest volume."""
 
     def append(self, batch: Sequence[tuple[ConsumeQueue, int, bytes]]) -> None:
-        """Write one frame: queue, queue offset of the first unit and units of each entry."""
+        """Write one frame; an item is a queue, the offset of its first unit, and its units."""
         parts: list[bytes] = [b""]
         for queue, first, units in batch:
             topic = queue.topic_part
@@ -81,7 +79,7 @@ class UnitJournal:
         self.volume_bytes += len(frame)
 
     def roll(self) -> int:
-        """Let the next frame begin a new volume; return its number."""
+        """Begin a new volume with the next frame; return the volume's number."""
         if self._file is not None:
             self._file = None
             self._volume += 1
@@ -89,7 +87,7 @@ class UnitJournal:
         return self._volume
 
     def drop_below(self, volume: int) -> None:
-        """Delete the volumes below a number, whose units are in files."""
+        """Delete the volumes below a number; the queues' files have their units."""
         while self._oldest < volume:
             self._disk.remove(self._path(self._oldest))
             self._oldest += 1
@@ -123,14 +121,14 @@ def journal_generations(disk: Disk, root: str) -> set[int]:
 
 
 def remove_journals(disk: Disk, root: str, *, but: int | None = None) -> None:
-    """Delete the volumes of all generations, or of all but one."""
+    """Delete the volumes of all generations but `but`."""
     for generation, volume in _volumes(disk, root):
         if generation != but:
             disk.remove(_path(root, generation, volume))
 
 
 def saved_units(disk: Disk, root: str, generation: int) -> Iterator[SavedUnits]:
-    """Yield the saved units of a generation, in order; some may be in queue files already."""
+    """Yield the units of a generation in the order of writing; files may have some of them."""
     for volume_generation, volume in _volumes(disk, root):
         if volume_generation != generation:
             continue

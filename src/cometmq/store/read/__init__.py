@@ -1,4 +1,4 @@
-"""Reading queues of a live store: by offset, by filter, and in long spans.
+"""Reading the queues of an open store: by offset, by filter, and in long spans.
 
 Reads never change a file.
 """

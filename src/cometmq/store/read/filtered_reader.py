@@ -1,13 +1,14 @@
-"""Reading a queue by a filter over properties: bitmaps first, then the records that may match.
+"""Reads a queue by a filter over properties: first the bitmaps, then the records that may match.
 
-It reads in blocks and stops before anything unusual (damaged units or records, a log that was
-cut), which reader.py reads unit by unit.  The caller passes the filter: `match` decides about a
-record, `hint` states what its bitmap must contain.
+The caller passes the filter: `match` decides about a record, and `hint` states what the bitmap of a
+matching message contains.  Units are read in blocks.  A read ends before damaged units or records
+and where the log was cut; reader.py reads these unit by unit.
 
-Theory: the bitmaps of a block are adjacent and of one size, so a few operations over columns of
-bytes decide about a thousand messages (`units_that_may_match`).  Only records that may match are
-read.  Every read examines a bounded number of units and of records, since the loop waits for it,
-and returns the offset it reached, so a consumer of rare messages makes progress.
+The bitmaps of a block are adjacent and of one size, so a few operations over columns of bytes
+decide about a thousand messages (`units_that_may_match`).  Only records that may match are read.
+
+A read examines a bounded number of units and records, since the loop waits for it.  Its result
+states the offset it reached, so a consumer of rare messages makes progress.
 """
 
 from __future__ import annotations
@@ -54,20 +55,21 @@ if TYPE_CHECKING:
 __all__ = ["FilteredReader"]
 
 UNITS_MAX: Final = 8192
-"""Units that bitmaps decide about in one read: half a millisecond."""
+"""Units that one read examines by bitmaps: half a millisecond."""
 BLOCK_UNITS: Final = 1024
 _SINGLY_UNITS: Final = 64
+"""A block is halved down to this size before extension units are read one by one."""
 _SINGLY_MAX: Final = 1024
-"""Units of one read whose extensions may be read one by one."""
+"""Extension units that one read reads one by one."""
 _TOGETHER: Final = 32
 """Records that are read at once where they lie close together."""
 _SEARCHED_MAX: Final = 4096
-"""Units of one read whose records are searched: a bound on the turn of the loop."""
+"""Units that one read examines by searching records for needles."""
 _SPARSE: Final = 4
 """Records are read one by one when their span is more than this many times their bytes."""
 _WARM_BYTES_MAX: Final = 32 << 20
 _BLOCKING_MAX: Final = 64
-"""Cold records of one read that may block, though a worker should have warmed them."""
+"""Cold records that one read with `allow_cold` reads, although a worker has warmed them."""
 _EXT_BYTES_MAX: Final = 32_767
 _CODE: Final = struct.Struct(">q")
 _MAGIC: Final = b"\xda"
@@ -76,15 +78,18 @@ _MAGIC_POSITION: Final = 4
 
 
 class _End(Enum):
-    """Why a read stops before the end of a block."""
+    """Why a read ends before the end of a block."""
 
-    ENOUGH = 0
+    FULL = 0
+    """A limit of the read is reached."""
     COLD = 1
-    UNUSUAL = 2
+    """The next record is not in memory."""
+    UNSOUND = 2
+    """The next unit or its record is damaged."""
 
 
 class _FilteredRead:
-    """One filtered read: its limits, and the records picked so far."""
+    """The state of one filtered read: its limits, and the records picked so far."""
 
     def __init__(
         self,
@@ -146,125 +151,138 @@ class FilteredReader:
         *,
         allow_cold: bool,
     ) -> GetResult | ColdRead | None:
-        """Read from a queue offset on; None when the first unit must be read by reader.py."""
-        most = _SEARCHED_MAX if needles else self._records_max
-        count = min(end - queue_offset, most if hint is None else UNITS_MAX)
-        progress = _FilteredRead(
+        """Read a queue from an offset on; see `MessageStore.get` for most arguments.
+
+        Args:
+            first: the queue's first offset, for the result.
+            end: the offset behind the queue's last visible message.
+
+        Returns None when reader.py must read the first unit.
+        """
+        units_max = _SEARCHED_MAX if needles else self._records_max
+        count = min(end - queue_offset, units_max if hint is None else UNITS_MAX)
+        read = _FilteredRead(
             max_count, max_bytes, match, needles, self._records_max, allow_cold=allow_cold
         )
         examined = 0
         while examined < count:
-            here, units = queue_offset + examined, min(BLOCK_UNITS, count - examined)
-            part = self._queues.units(queue, here, units, may_block=allow_cold)
-            if part is None or len(part) != units * CQ_UNIT_BYTES:
+            block_offset, block_units = queue_offset + examined, min(BLOCK_UNITS, count - examined)
+            block = self._queues.units(queue, block_offset, block_units, may_block=allow_cold)
+            if block is None or len(block) != block_units * CQ_UNIT_BYTES:
                 break
-            places: Sequence[int] | None = range(units)
+            numbers: Sequence[int] | None = range(block_units)
             if hint is not None:
-                places = self._may_match(queue, part, hint, progress, may_block=allow_cold)
-            if places is None:
+                numbers = self._may_match(queue, block, hint, read, may_block=allow_cold)
+            if numbers is None:
                 if not examined:
-                    return ColdRead([partial(self._warm_ext, queue, part)])
+                    return ColdRead([partial(self._warm_ext, queue, block)])
                 break
-            done, why = self._take(progress, part, places)
-            if why is _End.COLD and not (progress.picked or allow_cold):
-                return ColdRead([partial(self._warm, part, [one for one in places if one >= done])])
-            examined += units if why is None else done
-            if why is not None:
+            reached, end_reason = self._take(read, block, numbers)
+            if end_reason is _End.COLD and not (read.picked or allow_cold):
+                unread = [number for number in numbers if number >= reached]
+                return ColdRead([partial(self._warm, block, unread)])
+            examined += block_units if end_reason is None else reached
+            if end_reason is not None:
                 break
         if not examined:
             return None
-        status = GetStatus.FOUND if progress.picked else GetStatus.NO_MATCHED_MESSAGE
+        status = GetStatus.FOUND if read.picked else GetStatus.NO_MATCHED_MESSAGE
         following = queue_offset + examined
-        picked = progress.picked
-        return GetResult(status, following, first, end, picked, len(picked), progress.byte_count)
+        picked = read.picked
+        return GetResult(status, following, first, end, picked, len(picked), read.byte_count)
 
     # -- records -----------------------------------------------------------------------------
 
     def _take(
-        self, progress: _FilteredRead, part: bytes, places: Sequence[int]
+        self, read: _FilteredRead, block: bytes, numbers: Sequence[int]
     ) -> tuple[int, _End | None]:
-        """Evaluate the records of these units; return the unit it stopped at, and why."""
-        begin, count = 0, len(places)
+        """Pick the matching records of the units with these numbers in a block.
+
+        Returns the number of the unit at which the read ends, and why; the reason is None when it
+        goes on.
+        """
+        begin, count = 0, len(numbers)
         while begin < count:
-            together = min(progress.together, count - begin)
-            group = places[begin : begin + together]
-            positions, sizes = _columns(part, group)
-            records = self._records(progress, positions, sizes)
+            together = min(read.together, count - begin)
+            group = numbers[begin : begin + together]
+            positions, sizes = _columns(block, group)
+            records = self._records(read, positions, sizes)
             if records is None:
-                done, why = self._take_singly(progress, group, positions, sizes)
-                if why is not None:
-                    return done, why
+                reached, end_reason = self._take_singly(read, group, positions, sizes)
+                if end_reason is not None:
+                    return reached, end_reason
             else:
                 for index, record in records:
-                    if progress.records_left <= 0 or progress.is_full(len(record)):
-                        return group[index], _End.ENOUGH
-                    progress.records_left -= 1
-                    if progress.match(record):
-                        progress.picked.append(record)
-                        progress.byte_count += len(record)
+                    if read.records_left <= 0 or read.is_full(len(record)):
+                        return group[index], _End.FULL
+                    read.records_left -= 1
+                    if read.match(record):
+                        read.picked.append(record)
+                        read.byte_count += len(record)
             begin += together
         return 0, None
 
     def _take_singly(
         self,
-        progress: _FilteredRead,
+        read: _FilteredRead,
         group: Sequence[int],
         positions: Sequence[PhysicalOffset],
         sizes: Sequence[int],
     ) -> tuple[int, _End | None]:
         """As `_take`, for records that are cold, damaged, large or far from each other."""
         around, base = self._around(positions, sizes)
-        for place, position, size in zip(group, positions, sizes, strict=True):
-            if progress.records_left <= 0 or progress.is_full(size):
-                return place, _End.ENOUGH
-            if not self._is_usual(position, size):
-                return place, _End.UNUSUAL
+        for number, position, size in zip(group, positions, sizes, strict=True):
+            if read.records_left <= 0 or read.is_full(size):
+                return number, _End.FULL
+            if not self._is_sound(position, size):
+                return number, _End.UNSOUND
             start = position - base
             if around is not None and start >= 0 and start + size <= len(around):
                 record = around[start : start + size]
             else:
-                found = self._log.read_resident(position, size)
-                if found is None:
-                    if progress.blocking_left <= 0:
-                        return place, _End.COLD
-                    progress.blocking_left -= 1
-                    found = self._log.read(position, size)
-                record = found
+                resident = self._log.read_resident(position, size)
+                if resident is None:
+                    if read.blocking_left <= 0:
+                        return number, _End.COLD
+                    read.blocking_left -= 1
+                    resident = self._log.read(position, size)
+                record = resident
             if not self._runs.holds(record, 0, position, size):
-                return place, _End.UNUSUAL
-            progress.records_left -= 1
-            if progress.match(record):
-                progress.picked.append(record)
-                progress.byte_count += size
+                return number, _End.UNSOUND
+            read.records_left -= 1
+            if read.match(record):
+                read.picked.append(record)
+                read.byte_count += size
         return 0, None
 
     def _records(
-        self, progress: _FilteredRead, positions: Sequence[PhysicalOffset], sizes: Sequence[int]
+        self, read: _FilteredRead, positions: Sequence[PhysicalOffset], sizes: Sequence[int]
     ) -> list[tuple[int, memoryview]] | None:
-        """Return the records that may match, with their numbers; None: read them one by one."""
+        """Return index and bytes of the records that may match; None: read them one by one."""
         byte_count = sum(sizes)
-        if progress.needles and byte_count > SEARCHED_BYTES_MAX:
+        if read.needles and byte_count > SEARCHED_BYTES_MAX:
             return None
         chunks = self._runs.chunks(positions, sizes, byte_count)
         if chunks is None:
             return None
         raw = _whole(chunks)
-        # Of adjacent records only the first and the last were checked; a record whose page was
-        # lost must not be skipped as one that does not match.
+        # `chunks` checks only the first and the last of adjacent records.  A record whose page was
+        # lost must not pass for one that does not match, so the magic of each is checked.
         ends = list(accumulate(sizes, initial=0))
         view = memoryview(raw)
         if bytes(map(view[_MAGIC_POSITION:].__getitem__, ends[:-1])) != _MAGIC * len(sizes):
             return None
         del ends[0]
         numbers: Sequence[int] = range(len(ends))
-        if progress.needles:
-            numbers = records_with(progress.needles, raw, ends)
+        if read.needles:
+            numbers = records_with(read.needles, raw, ends)
             if is_in_vain(len(numbers), len(ends)):
-                progress.needles = ()
-            progress.together = SEARCHED_TOGETHER if 8 * len(numbers) <= len(ends) else _TOGETHER
+                read.needles = ()
+            read.together = SEARCHED_TOGETHER if 8 * len(numbers) <= len(ends) else _TOGETHER
         return [(number, view[ends[number] - sizes[number] : ends[number]]) for number in numbers]
 
-    def _is_usual(self, position: int, size: int) -> bool:
+    def _is_sound(self, position: int, size: int) -> bool:
+        """Return whether a unit leads into the log, and to no damaged part of it."""
         if position < self._log.min_offset or not 0 < size < PRE_BLANK_SIZE:
             return False
         return not (self._runs.damaged and self._runs.touches_damage(position, position + size))
@@ -272,7 +290,10 @@ class FilteredReader:
     def _around(
         self, positions: Sequence[PhysicalOffset], sizes: Sequence[int]
     ) -> tuple[memoryview | None, int]:
-        """Return the bytes around these records and their position; None when far apart."""
+        """Return the bytes from the first to the last record, and their position.
+
+        The bytes are None when the records are too far apart, or not in memory.
+        """
         base = positions[0]
         span = positions[-1] + sizes[-1] - base
         if len(sizes) < 2 or base < self._log.min_offset or not 0 < span <= SPAN_BYTES_MAX:
@@ -281,83 +302,83 @@ class FilteredReader:
             return None, base
         return self._log.read_resident(base, span), base
 
-    def _warm(self, part: bytes, places: Sequence[int]) -> None:
-        """In a worker: bring these records into memory."""
-        left = _WARM_BYTES_MAX
-        for place in places[: self._records_max]:
-            position, size, _ = CQ_UNIT.unpack_from(part, place * CQ_UNIT_BYTES)
+    def _warm(self, block: bytes, numbers: Sequence[int]) -> None:
+        """In a worker: bring the records of units into memory."""
+        bytes_left = _WARM_BYTES_MAX
+        for number in numbers[: self._records_max]:
+            position, size, _ = CQ_UNIT.unpack_from(block, number * CQ_UNIT_BYTES)
             if position >= 0 and 0 < size < PRE_BLANK_SIZE:
-                left -= len(self._log.read(position, size))
-            if left <= 0:
+                bytes_left -= len(self._log.read(position, size))
+            if bytes_left <= 0:
                 return
 
     # -- bitmaps -----------------------------------------------------------------------------
 
-    def may_match(self, queue: ConsumeQueue, part: bytes, hint: BitmapHint) -> Sequence[int]:
-        """In a worker: numbers of the units whose messages may match."""
-        progress = _FilteredRead(0, 0, lambda _: True, (), 0, allow_cold=True)
-        found = self._may_match(queue, part, hint, progress, may_block=True)
-        return range(len(part) // CQ_UNIT_BYTES) if found is None else found
+    def may_match(self, queue: ConsumeQueue, block: bytes, hint: BitmapHint) -> Sequence[int]:
+        """Return the numbers of the units whose messages may match.  Blocks: for a worker."""
+        read = _FilteredRead(0, 0, lambda _: True, (), 0, allow_cold=True)
+        numbers = self._may_match(queue, block, hint, read, may_block=True)
+        return range(len(block) // CQ_UNIT_BYTES) if numbers is None else numbers
 
     def _may_match(
         self,
         queue: ConsumeQueue,
-        part: bytes,
+        block: bytes,
         hint: BitmapHint,
-        progress: _FilteredRead,
+        read: _FilteredRead,
         *,
         may_block: bool,
     ) -> Sequence[int] | None:
-        """Numbers of the units whose messages may match; None when reading may block."""
-        count = len(part) // CQ_UNIT_BYTES
-        marks = part[CODE_POSITION::CQ_UNIT_BYTES].count(ADDRESS_MARK)
-        if not marks:
+        """Return the numbers of the units whose messages may match; None when it would block."""
+        count = len(block) // CQ_UNIT_BYTES
+        address_count = block[CODE_POSITION::CQ_UNIT_BYTES].count(ADDRESS_MARK)
+        if not address_count:
             return range(count)
-        if marks == count:
-            first, last = _address(part, 0), _address(part, count - 1)
+        if address_count == count:
+            first, last = _address(block, 0), _address(block, count - 1)
             unit_bytes = CQ_EXT_HEAD_BYTES + hint.bitmap_bytes
             if last - first == (count - 1) * unit_bytes:
                 length = count * unit_bytes
                 raw = self._ext.read(queue, first, length, may_block=may_block)
                 if raw is None:
                     return None
-                places = units_that_may_match(raw, count, hint)
-                if places is not None:
-                    return places
+                numbers = units_that_may_match(raw, count, hint)
+                if numbers is not None:
+                    return numbers
         if count <= _SINGLY_UNITS:
-            return self._singly(queue, part, hint, progress, may_block=may_block)
+            return self._may_match_singly(queue, block, hint, read, may_block=may_block)
         half = count // 2
-        found: list[int] = []
+        result: list[int] = []
         for begin, stop in ((0, half), (half, count)):
-            inner = part[begin * CQ_UNIT_BYTES : stop * CQ_UNIT_BYTES]
-            places_there = self._may_match(queue, inner, hint, progress, may_block=may_block)
-            if places_there is None:
+            part = block[begin * CQ_UNIT_BYTES : stop * CQ_UNIT_BYTES]
+            part_numbers = self._may_match(queue, part, hint, read, may_block=may_block)
+            if part_numbers is None:
                 return None
-            found += [begin + place for place in places_there]
-        return found
+            result += [begin + number for number in part_numbers]
+        return result
 
-    def _singly(
+    def _may_match_singly(
         self,
         queue: ConsumeQueue,
-        part: bytes,
+        block: bytes,
         hint: BitmapHint,
-        progress: _FilteredRead,
+        read: _FilteredRead,
         *,
         may_block: bool,
     ) -> Sequence[int] | None:
-        """As `_may_match`, for units with no extension or with extensions of other sizes."""
-        count = len(part) // CQ_UNIT_BYTES
-        if progress.singly_left <= 0:
-            # The records decide; they are bounded too.
+        """As `_may_match`, for units without extension, or with extensions of other sizes."""
+        count = len(block) // CQ_UNIT_BYTES
+        if read.singly_left <= 0:
+            # Let the records decide: their number is bounded too.
             return range(count)
-        progress.singly_left -= count
-        found: list[int] = []
-        for place in range(count):
-            if part[place * CQ_UNIT_BYTES + CODE_POSITION] != ADDRESS_MARK:
-                found.append(place)
+        read.singly_left -= count
+        numbers: list[int] = []
+        for number in range(count):
+            if block[number * CQ_UNIT_BYTES + CODE_POSITION] != ADDRESS_MARK:
+                numbers.append(number)
                 continue
             length = CQ_EXT_HEAD_BYTES + hint.bitmap_bytes
-            raw = self._ext.read(queue, _address(part, place), length, may_block=may_block)
+            raw = self._ext.read(queue, _address(block, number), length, may_block=may_block)
             if raw is None:
                 return None
             try:
@@ -365,15 +386,16 @@ class FilteredReader:
             except CodecError:
                 unit = None
             if hint.may_match(unit):
-                found.append(place)
-        return found
+                numbers.append(number)
+        return numbers
 
     def with_codes(
         self, queue: ConsumeQueue, raw: bytes | bytearray, unreadable: int
     ) -> bytes | None:
-        """Units with tags codes in place of the addresses; None when reading may block.
+        """Return units in which tags codes replace the addresses; None when reading may block.
 
-        `unreadable` is the code of those whose extension cannot be read.
+        Args:
+            unreadable: the code of units whose extension cannot be read.
         """
         changed = bytearray(raw)
         ext: bytes | bytearray = b""
@@ -383,48 +405,51 @@ class FilteredReader:
                 continue
             position = decode_cq_ext_address(_CODE.unpack_from(raw, at)[0])
             if not 0 <= position - base <= len(ext) - CQ_EXT_HEAD_BYTES:
-                found = self._ext.read(queue, position, _EXT_BYTES_MAX, may_block=False)
-                if found is None:
+                resident = self._ext.read(queue, position, _EXT_BYTES_MAX, may_block=False)
+                if resident is None:
                     return None
-                ext, base = found, position
+                ext, base = resident, position
             code = unreadable
             if position - base + CQ_EXT_HEAD_BYTES <= len(ext):
-                size, its_code, _, _ = CQ_EXT_HEAD.unpack_from(ext, position - base)
-                code = its_code if size >= CQ_EXT_HEAD_BYTES else unreadable
+                size, ext_code, _, _ = CQ_EXT_HEAD.unpack_from(ext, position - base)
+                code = ext_code if size >= CQ_EXT_HEAD_BYTES else unreadable
             _CODE.pack_into(changed, at, code)
         return bytes(changed)
 
-    def _warm_ext(self, queue: ConsumeQueue, part: bytes) -> None:
+    def _warm_ext(self, queue: ConsumeQueue, block: bytes) -> None:
         """In a worker: bring the extension of these units into memory."""
-        marks = [
-            place
-            for place in range(len(part) // CQ_UNIT_BYTES)
-            if part[place * CQ_UNIT_BYTES + CODE_POSITION] == ADDRESS_MARK
+        extended = [
+            number
+            for number in range(len(block) // CQ_UNIT_BYTES)
+            if block[number * CQ_UNIT_BYTES + CODE_POSITION] == ADDRESS_MARK
         ]
-        if marks:
-            first, last = _address(part, marks[0]), _address(part, marks[-1])
+        if extended:
+            first, last = _address(block, extended[0]), _address(block, extended[-1])
             length = min(last - first + _EXT_BYTES_MAX, _WARM_BYTES_MAX)
             if length > 0:
                 self._ext.read(queue, first, length, may_block=True)
 
 
-def _columns(part: bytes, numbers: Sequence[int]) -> tuple[Sequence[PhysicalOffset], Sequence[int]]:
-    """Return positions and sizes of the units with these numbers."""
+def _columns(
+    block: bytes, numbers: Sequence[int]
+) -> tuple[Sequence[PhysicalOffset], Sequence[int]]:
+    """Return the positions and the sizes that the units with these numbers state."""
     if isinstance(numbers, range):
-        flat = units_struct(len(numbers)).unpack_from(part, numbers[0] * CQ_UNIT_BYTES)
+        flat = units_struct(len(numbers)).unpack_from(block, numbers[0] * CQ_UNIT_BYTES)
         return flat[0::3], flat[1::3]
-    units = [CQ_UNIT.unpack_from(part, number * CQ_UNIT_BYTES) for number in numbers]
+    units = [CQ_UNIT.unpack_from(block, number * CQ_UNIT_BYTES) for number in numbers]
     return [unit[0] for unit in units], [unit[1] for unit in units]
 
 
 def _whole(chunks: list[memoryview]) -> bytes | bytearray:
-    """The bytes of adjacent chunks."""
+    """Return the bytes of adjacent chunks, without a copy if they are one buffer."""
     whole = chunks[0].obj
     if len(chunks) == 1 and isinstance(whole, bytes | bytearray) and len(whole) == len(chunks[0]):
         return whole
     return b"".join(chunks)
 
 
-def _address(part: bytes, place: int) -> int:
-    """The position in the extension that a unit's address says."""
-    return decode_cq_ext_address(_CODE.unpack_from(part, place * CQ_UNIT_BYTES + CODE_POSITION)[0])
+def _address(block: bytes, number: int) -> int:
+    """Return the position in the extension to which a unit leads."""
+    code_position = number * CQ_UNIT_BYTES + CODE_POSITION
+    return decode_cq_ext_address(_CODE.unpack_from(block, code_position)[0])

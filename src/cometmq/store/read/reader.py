@@ -1,11 +1,10 @@
-"""Reading queues: `get` with every status of RocketMQ.
+"""Reads queues: `get` returns the records from a queue offset on, with the statuses of RocketMQ.
 
-It turns a queue and a queue offset into records of the log, and changes no file itself: when a unit
-does not lead to its record, a worker derives the unit again (queue/mender.py), and the read waits
-for it as for cold bytes.
+The usual read, with all bytes in memory and sound units, is one pass over runs of records
+(record_runs.py, or the native core).  Every other read goes unit by unit.
 
-The usual read (all in memory, units and records agree) is one pass over runs of records
-(record_runs.py); every other read goes unit by unit.
+The reader changes no file itself.  When a unit does not lead to its record, a worker derives the
+unit from the log again (queue/mender.py), and the read waits for that as for cold bytes.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
+from cometmq import native
 from cometmq.codec.consume_queue import (
     CQ_UNIT,
     CQ_UNIT_BYTES,
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
 __all__ = ["MessageReader"]
 
 _LOG: Final = logging.getLogger("cometmq.store")
-# A read that may wait derives units again so often, besides once for each message it wants.
+# A read that may block has units mended up to this many times more than it has messages.
 _MENDS_MAX: Final = 8
 
 
 class _Cold(Exception):
-    """A read would block; carries what reads the bytes."""
+    """A read would block; `read` reads the bytes, in a worker."""
 
     def __init__(self, read: Callable[[], object]) -> None:
         super().__init__("cold")
@@ -65,16 +65,18 @@ class _Cold(Exception):
 
 
 class _Mended(Exception):
-    """Units were derived again, or are known to be lost: read them once more."""
+    """Units were mended, or found to be lost: read them once more."""
 
 
 class _GetRequest(NamedTuple):
-    """One `get` after its offset was found to be in the queue."""
+    """A `get` whose queue offset lies in the queue."""
 
     queue: ConsumeQueue
     queue_offset: QueueOffset
     first: int
+    """First queue offset of the queue."""
     end: int
+    """Queue offset behind the last visible message."""
     max_count: int
     max_bytes: int
     codes: frozenset[int] | None
@@ -83,7 +85,11 @@ class _GetRequest(NamedTuple):
 
 
 class MessageReader:
-    """Reads records and times through the queues."""
+    """Reads records through the queues of one store.
+
+    Args:
+        confirmed_offset: the physical offset up to which readers see the log.
+    """
 
     def __init__(
         self,
@@ -93,22 +99,24 @@ class MessageReader:
         search: QueueSearch,
         mender: QueueMender,
         ext: QueueExt,
+        confirmed_offset: Callable[[], int],
     ) -> None:
         self._log = log
         self._queues = queues
         self._search = search
         self._mender = mender
         self._runs = RecordRuns(log)
+        self._gather_natively = native.gather_records
         self._count_max = config.transfer_count_max
         self._bytes_max = config.transfer_bytes_max
         self._filter_units = config.filter_units_max
         self._ext = ext
         self._filtered = FilteredReader(log, queues, self._runs, ext, config.filter_units_max)
         self.spans = SpanReader(log, queues, self._runs, self._filtered.may_match)
-        self.confirmed_offset: Callable[[], int] = lambda: self._log.wrote
+        self._confirmed_offset = confirmed_offset
 
     def distrust(self, stretches: list[tuple[int, int]]) -> None:
-        """Look closely at what lies in these stretches of the log, from and to."""
+        """Check every record that touches one of these damaged stretches of the log."""
         self._runs.damaged = stretches
 
     # -- get -----------------------------------------------------------------------------
@@ -133,11 +141,11 @@ class MessageReader:
         end = queue.visible
         first = queue.min
         if queue.min_checked_at != self._log.min_offset:
-            known = self._search.known_min(queue)
-            if known is None and not allow_cold:
+            resident_min = self._search.known_min(queue)
+            if resident_min is None and not allow_cold:
                 return ColdRead([lambda: self._search.min_of(queue)])
-            # Else files expired once more while a worker looked: what is gone is skipped.
-            first = queue.min if known is None else known
+            # None though a worker has searched: files expired again.  Expired units are skipped.
+            first = queue.min if resident_min is None else resident_min
         if queue_offset < first:
             return GetResult(GetStatus.OFFSET_TOO_SMALL, first, first, end)
         if queue_offset >= end:
@@ -148,13 +156,13 @@ class MessageReader:
         max_bytes = min(max_bytes, self._bytes_max)
         try:
             if match is None:
-                found = self._get_quickly(
+                result = self._get_quickly(
                     queue, queue_offset, max_count, max_bytes, codes, first, end
                 )
-                if found is not None:
-                    return found
+                if result is not None:
+                    return result
             elif codes is None:
-                read = self._filtered.get(
+                filtered_result = self._filtered.get(
                     queue,
                     QueueOffset(queue_offset),
                     max_count,
@@ -166,8 +174,8 @@ class MessageReader:
                     end,
                     allow_cold=allow_cold,
                 )
-                if read is not None:
-                    return read
+                if filtered_result is not None:
+                    return filtered_result
             request = _GetRequest(
                 queue,
                 QueueOffset(queue_offset),
@@ -193,17 +201,45 @@ class MessageReader:
         first: int,
         end: int,
     ) -> GetResult | None:
-        """The common case: all in memory, units and records agree.  None: go slowly."""
+        """Read in the usual case: all bytes in memory, sound units.  Else return None."""
         count = end - queue_offset
         limit = max_count if codes is None else self._filter_units
         count = min(count, limit)
         start = queue_offset - queue.written
         raw: bytes | bytearray = queue.tail
         if start < 0:
-            found = self._queues.units(queue, queue_offset, count, may_block=False)
-            if found is None or len(found) < count * CQ_UNIT_BYTES:
+            resident = self._queues.units(queue, queue_offset, count, may_block=False)
+            if resident is None or len(resident) < count * CQ_UNIT_BYTES:
                 return None
-            raw, start = found, 0
+            raw, start = resident, 0
+        if self._gather_natively is not None:
+            gathered = self._gather_natively(
+                raw, start, count, codes, max_count, max_bytes, SPAN_BYTES_MAX, self._runs.resident
+            )
+            if gathered is not None:
+                body, number, examined = gathered
+                following = queue_offset + examined
+                if not number:
+                    return GetResult(GetStatus.NO_MATCHED_MESSAGE, following, first, end)
+                return GetResult(GetStatus.FOUND, following, first, end, [body], number, len(body))
+        return self._get_runs(
+            queue, queue_offset, raw, start, count, max_count, max_bytes, codes, first, end
+        )
+
+    def _get_runs(
+        self,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        raw: bytes | bytearray,
+        start: int,
+        count: int,
+        max_count: int,
+        max_bytes: int,
+        codes: frozenset[int] | None,
+        first: int,
+        end: int,
+    ) -> GetResult | None:
+        """Read the records of `count` units, from the unit of number `start` in `raw` on."""
         if codes is None:
             units = units_struct(count).unpack_from(raw, start * CQ_UNIT_BYTES)
             positions: Sequence[PhysicalOffset] = units[0::3]
@@ -213,10 +249,10 @@ class MessageReader:
             selected = select_units(raw, start, count, codes, max_count, max_bytes)
             if selected is None:
                 part = raw[start * CQ_UNIT_BYTES : (start + count) * CQ_UNIT_BYTES]
-                plain = self._filtered.with_codes(queue, part, min(codes))
-                if plain is None:
+                coded = self._filtered.with_codes(queue, part, min(codes))
+                if coded is None:
                     return None
-                selected = select_units(plain, 0, count, codes, max_count, max_bytes)
+                selected = select_units(coded, 0, count, codes, max_count, max_bytes)
             if selected is None:
                 return None
             positions, sizes, examined = selected
@@ -232,7 +268,12 @@ class MessageReader:
         return GetResult(GetStatus.FOUND, following, first, end, chunks, len(sizes), byte_count)
 
     def _get_slowly(self, request: _GetRequest) -> GetResult:
-        """Unit by unit: filters, limits, cold, removed and damaged records."""
+        """Read unit by unit, with cold, removed and damaged records.
+
+        Raises:
+            StoreCorrupt: a unit cannot be read although it was derived from the log again.
+            _Cold: the read would block.
+        """
         for _ in range(request.max_count + _MENDS_MAX):
             self._mender.settle()
             try:
@@ -240,86 +281,96 @@ class MessageReader:
             except _Mended:
                 continue
         position = request.queue_offset * CQ_UNIT_BYTES
-        place = position % self._queues.file_bytes
+        file_position = position % self._queues.file_bytes
         raise StoreCorrupt(
-            f"{request.queue.path}/{log_file_name(position - place)}, position {place}: queue"
-            f" offset {request.queue_offset} cannot be read, and deriving it from the commit log"
-            " did not help; look at the disk"
+            f"{request.queue.path}/{log_file_name(position - file_position)}, position"
+            f" {file_position}: queue offset {request.queue_offset} cannot be read, and deriving it"
+            " from the commit log did not help; look at the disk"
         )
 
     def _mend(self, queue: ConsumeQueue, queue_offset: QueueOffset, allow_cold: bool) -> NoReturn:
-        """Have a worker derive units again, or do it here where waiting is allowed."""
+        """Have a worker mend a unit, or mend it here where blocking is allowed.
+
+        Raises:
+            _Cold: a worker has to do it.
+            _Mended: it is done.
+        """
         if not allow_cold:
             raise _Cold(lambda: self._mender.mend(queue, queue_offset))
         self._mender.mend(queue, queue_offset)
         raise _Mended
 
     def _get_one_by_one(self, request: _GetRequest) -> GetResult:
+        """Read unit by unit, until a unit has to be mended or the read would block."""
         queue, first, end = request.queue, request.first, request.end
         is_filtered = request.codes is not None or request.match is not None
-        wanted = min(
+        count = min(
             end - request.queue_offset, self._filter_units if is_filtered else request.max_count
         )
-        raw = self._units(queue, request.queue_offset, wanted, request.allow_cold)
+        raw = self._units(queue, request.queue_offset, count, request.allow_cold)
         if len(raw) < CQ_UNIT_BYTES:
             # Java answers OFFSET_FOUND_NULL and goes on with the next file: messages are lost.
             self._mend(queue, request.queue_offset, request.allow_cold)
-        picks, status, examined = self._pick(request, raw)
+        picks, status, following = self._pick(request, raw)
         chunks = self._chunks(picks, queue, request.allow_cold)
         if None in chunks:
             status = GetStatus.MESSAGE_WAS_REMOVING
         sound = [chunk for chunk in chunks if chunk is not None]
         if sound:
             status = GetStatus.FOUND
-        count = len(sound)
-        return GetResult(
-            status, examined, first, end, sound, count, sum([len(chunk) for chunk in sound])
-        )
+        byte_count = sum([len(chunk) for chunk in sound])
+        return GetResult(status, following, first, end, sound, len(sound), byte_count)
 
     def _pick(
         self, request: _GetRequest, raw: bytes
     ) -> tuple[list[tuple[QueueOffset, PhysicalOffset, int]], GetStatus, int]:
-        """Choose units: (queue offset, position, size) of each, a status if none, the next."""
+        """Choose the units whose records go into the result.
+
+        Returns queue offset, position and size of each; the status of a result without records;
+        the queue offset behind the examined units.
+        """
         picks: list[tuple[QueueOffset, PhysicalOffset, int]] = []
         status = GetStatus.NO_MATCHED_MESSAGE
         codes, match = request.codes, request.match
         min_physical = self._log.min_offset
         is_min_known = request.queue.min_checked_at == min_physical
         byte_count = 0
-        examined: int = request.queue_offset
+        following: int = request.queue_offset
         for position, size, code in CQ_UNIT.iter_unpack(raw[: len(raw) // 20 * 20]):
             if picks and (len(picks) >= request.max_count or byte_count + size > request.max_bytes):
                 break
-            examined += 1
+            queue_offset = QueueOffset(following)
+            following += 1
             if not (position >= min_physical and 0 < size < PRE_BLANK_SIZE):
                 # A worker may have found the queue's first offset since this read began.
-                is_before_min = not is_min_known or examined <= request.queue.min
+                is_before_min = not is_min_known or queue_offset < request.queue.min
                 is_removed = position < min_physical and size > 0 and is_before_min
-                if is_removed or self._mender.is_lost(request.queue, QueueOffset(examined - 1)):
+                if is_removed or self._mender.is_lost(request.queue, queue_offset):
                     status = GetStatus.MESSAGE_WAS_REMOVING
                     continue
                 if picks:
-                    # What is sound goes first; the next read begins here.
-                    return picks, status, examined - 1
-                self._mend(request.queue, QueueOffset(examined - 1), request.allow_cold)
+                    # Return the sound records; the next read begins at this unit.
+                    return picks, status, queue_offset
+                self._mend(request.queue, queue_offset, request.allow_cold)
             if codes is not None and code not in codes and not self._is_ext_wanted(request, code):
                 continue
             if match is not None:
                 chunk = self._sound_chunk(
-                    request.queue, QueueOffset(examined - 1), position, size, request.allow_cold
+                    request.queue, queue_offset, position, size, request.allow_cold
                 )
                 if chunk is not None and not match(chunk):
                     continue
-            picks.append((QueueOffset(examined - 1), position, size))
+            picks.append((queue_offset, position, size))
             byte_count += size
-        return picks, status, examined
+        return picks, status, following
 
     def _is_ext_wanted(self, request: _GetRequest, address: int) -> bool:
+        """Return whether a code is the address of an extension unit with a wanted tags code."""
         if not is_cq_ext_address(address):
             return False
-        real = self.ext_tags_code(request.queue, address)
-        # An extension unit that cannot be read filters nothing out: the client looks again.
-        return real is None or request.codes is None or real in request.codes
+        tags_code = self._ext_tags_code(request.queue, address)
+        # An extension unit that cannot be read filters nothing out: the client compares tags.
+        return tags_code is None or request.codes is None or tags_code in request.codes
 
     def _chunks(
         self,
@@ -327,7 +378,7 @@ class MessageReader:
         queue: ConsumeQueue,
         allow_cold: bool,
     ) -> list[memoryview | None]:
-        """The records of the picked units, None for each that is damaged beyond repair."""
+        """Return the records of the picked units, None for each that is lost."""
         if not picks:
             return []
         base = picks[0][1]
@@ -349,17 +400,24 @@ class MessageReader:
         return chunks
 
     def _units(self, queue: ConsumeQueue, first: int, count: int, allow_cold: bool) -> bytes:
+        """Return units of a queue.
+
+        Raises:
+            _Cold: they are not in memory and the read must not block.
+        """
         raw = self._queues.units(queue, first, count, may_block=allow_cold)
         if raw is None:
             start = first * CQ_UNIT_BYTES
             start -= start % self._queues.file_bytes
             file = self._queues.open_file(queue, start)
-            place = first * CQ_UNIT_BYTES - start
-            raise _Cold(lambda: None if file is None else file.read(place, count * CQ_UNIT_BYTES))
+            position = first * CQ_UNIT_BYTES - start
+            raise _Cold(
+                lambda: None if file is None else file.read(position, count * CQ_UNIT_BYTES)
+            )
         return raw
 
-    def ext_tags_code(self, queue: ConsumeQueue, address: int) -> int | None:
-        """The tags code in the extension unit a unit points at; None when it is not readable."""
+    def _ext_tags_code(self, queue: ConsumeQueue, address: int) -> int | None:
+        """Return the tags code in the extension unit at an address; None when unreadable."""
         unit = self._ext.unit(queue, address)
         return None if unit is None else unit.tags_code
 
@@ -373,43 +431,48 @@ class MessageReader:
         size: int,
         allow_cold: bool,
     ) -> memoryview | None:
-        """The record of a unit; None when it is lost.
+        """Return the record of a unit; None when it is lost.
 
-        Raises _Cold when bytes or the repair of the unit would have to be waited for, _Mended
-        when it was repaired.
+        Raises:
+            _Cold: the read, or mending the unit, would block.
+            _Mended: the unit was mended.
         """
         log = self._log
-        fault = "the unit is not a valid one"
+        unit_fault = "the unit is not a valid one"
         if position >= 0 and 0 < size < PRE_BLANK_SIZE:
             chunk = log.read_resident(position, size)
             if chunk is None:
                 if not allow_cold and log.file_at(position) is not None:
                     raise _Cold(lambda: self._warm(queue, queue_offset, position, size))
                 chunk = log.read(position, size)
-            found = record_fault(chunk, position, size)
-            if found is None and self._runs.touches_damage(position, position + size):
-                found = inner_fault(chunk)
-            if found is None:
+            fault = record_fault(chunk, position, size)
+            if fault is None and self._runs.touches_damage(position, position + size):
+                fault = inner_fault(chunk)
+            if fault is None:
                 return chunk
-            fault = found
+            unit_fault = fault
         if not self._mender.is_lost(queue, queue_offset):
-            _LOG.warning("%s, queue offset %d: %s", queue.path, queue_offset, fault)
+            _LOG.warning("%s, queue offset %d: %s", queue.path, queue_offset, unit_fault)
             self._mend(queue, queue_offset, allow_cold)
         return None
 
     def _warm(
         self, queue: ConsumeQueue, queue_offset: QueueOffset, position: PhysicalOffset, size: int
     ) -> None:
-        """In a worker: bring a record into memory, and its unit right if it is not the one."""
+        """In a worker: bring a record into memory; mend the unit if it leads to no record."""
         if record_fault(self._log.read(position, size), position, size) is not None:
             self._mender.mend(queue, queue_offset)
 
     def message_at(self, physical_offset: PhysicalOffset) -> memoryview | None:
-        """See `MessageStore.message_at`."""
+        """Return the record at a physical offset; see `MessageStore.message_at`.
+
+        Raises:
+            StoreCorrupt: no sound record begins there; the text names file and position.
+        """
         log = self._log
-        if not log.min_offset <= physical_offset < self.confirmed_offset():
+        if not log.min_offset <= physical_offset < self._confirmed_offset():
             return None
-        # What fills the end of a file may be shorter than any record.
+        # The BLANK at the end of a file may be shorter than any record.
         head = bytes(log.read(physical_offset, RECORD_CHECK.size)).ljust(RECORD_CHECK.size, b"\0")
         total, magic, own_offset = RECORD_CHECK.unpack(head)
         if magic == MAGIC_BLANK:

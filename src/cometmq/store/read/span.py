@@ -1,8 +1,8 @@
-"""A span of one queue, and what spans are gathered from and into: windows and buffers.
+"""A span of one queue, the mapped windows it is read from, and the buffers it is gathered in.
 
-A window maps a part of a log file for reading only.  It is dropped when nobody used it for a while
-(`drop_idle`) or retention took its file.  A file that was cut from outside is not read: touching a
-mapping beyond its file's end kills the process.
+A window maps a part of a log file for reading.  It is dropped when it was not used for a while
+(`drop_idle`) or when retention has removed its file.  A file that something outside has cut is not
+read, since touching a mapping beyond the end of its file kills the process.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ __all__ = ["Span", "SpanWindows", "SpanWish"]
 
 _LOG: Final = logging.getLogger("cometmq.store")
 WINDOW_BYTES: Final = 64 << 20
-"""Pages touched count as this process' memory while they are mapped: four windows are a bound."""
+"""Mapped pages that were touched count as memory of this process; few windows bound it."""
 WINDOW_OVERLAP_BYTES: Final = 16 << 20
-"""A record that begins in a window ends in it; longer ones than a frame are never in a span."""
+"""A window maps this much more, so that a record that begins in it ends in it.  Records longer than
+a frame are never in a span."""
 WINDOWS_MAX: Final = 4
 BUFFERS_MAX: Final = 4
 """Buffers kept for the next spans."""
 
 
 class SpanWish(NamedTuple):
-    """Which records are wanted, and the room to leave around them."""
+    """A request for a span."""
 
     topic: str
     queue_id: int
@@ -46,12 +47,13 @@ class SpanWish(NamedTuple):
     max_count: int
     max_bytes: int
     head_bytes: int
-    """Room in front."""
+    """Bytes to leave free at the front of the buffer."""
     has_sizes: bool
+    """Whether the sizes of the records go in front of them."""
 
 
 class Span(NamedTuple):
-    """Records of a queue, in one buffer: room for a head, their sizes if wanted, the records."""
+    """Records of a queue in one buffer: free bytes for a head, sizes if asked for, records."""
 
     data: bytearray
     start: int
@@ -59,12 +61,12 @@ class Span(NamedTuple):
     end: int
     """Where the last record ends in `data`."""
     sizes_bytes: int
-    """Length of the sizes: 4 bytes big-endian of each record; 0 when not wanted."""
+    """Length of the sizes, 4 bytes big-endian for each record; 0 without sizes."""
     record_count: int
     following: int
     """Queue offset behind the last examined unit."""
     offsets: list[int] | None = None
-    """Queue offset of each record, where a filter chose them."""
+    """Queue offset of each record, where a filter chose among the units; else None."""
 
 
 class _SpanWindow:
@@ -84,11 +86,11 @@ class SpanWindows:
         self._queues = queues
         self._runs = runs
         self._windows: dict[int, _SpanWindow] = {}
-        # Held for moments; the reading itself is not guarded.
+        # Guards the tables of windows and buffers; records are read without it.
         self._lock = threading.Lock()
         self._buffers: list[bytearray] = []
         self.mean_bytes = 256.0
-        """Size of recent records: how many units are worth reading."""
+        """Mean size of the last span's records, to estimate how many units fill a span."""
 
     def queue(self, wish: SpanWish) -> ConsumeQueue | None:
         """Return the wanted queue; None when it does not exist."""
@@ -99,11 +101,14 @@ class SpanWindows:
         return self._queues.units(queue, first, count, may_block=True) or b""
 
     def bounds(self, confirmed: int) -> tuple[int, int, list[tuple[int, int]]]:
-        """Return the physical offsets between which records may be read, and the damage there."""
+        """Return the physical offsets between which records may be read, and damaged stretches."""
         return self._log.min_offset, confirmed, list(self._runs.damaged)
 
     def window(self, physical_offset: PhysicalOffset) -> tuple[Mapping, int] | None:
-        """Mapped bytes around a physical offset and where they begin; None without a sound file."""
+        """Return the window with a physical offset, and where it begins; None without a file.
+
+        None too when something outside has cut the file.
+        """
         with self._lock:
             file = self._log.file_at(physical_offset)
             if file is None:
@@ -116,7 +121,7 @@ class SpanWindows:
             window = self._windows.pop(start, None)
             if window is None or window.file is not file:
                 while len(self._windows) >= WINDOWS_MAX:
-                    # Readers that hold it may finish: it is unmapped with its last reference.
+                    # Readers that still use it may finish: the last reference unmaps it.
                     del self._windows[next(iter(self._windows))]
                 length = min(WINDOW_BYTES + WINDOW_OVERLAP_BYTES, file.size - file_position)
                 try:
@@ -130,9 +135,9 @@ class SpanWindows:
             return window.mapping, start
 
     def buffer(self, length: int) -> bytearray:
-        """Return a buffer of at least `length` bytes, if possible one whose answer has left.
+        """Return a buffer of at least `length` bytes, if possible one that is no longer in use.
 
-        Fresh memory of MiBs costs as much as the copy into it, since its pages are cleared first.
+        New memory costs as much as the copy into it, since its pages are cleared first.
         """
         with self._lock:
             for number, buffer in enumerate(self._buffers):
@@ -141,16 +146,16 @@ class SpanWindows:
         return bytearray(length)
 
     def keep_buffer(self, data: bytearray) -> None:
-        """Keep a span's buffer for reuse once the answer in it has left."""
+        """Keep a span's buffer for reuse when the answer in it has been sent."""
         with self._lock:
             self._buffers.append(data)
             if len(self._buffers) > BUFFERS_MAX:
                 del self._buffers[0]
 
     def drop_idle(self) -> bool:
-        """Drop windows that were not used since the last call, or whose file is gone.
+        """Drop the windows that were not used since the last call, or whose file was removed.
 
-        Returns whether there are others.
+        Returns whether a window remains.
         """
         with self._lock:
             for start, window in list(self._windows.items()):
@@ -172,7 +177,7 @@ class SpanWindows:
 
 
 def _is_free(data: bytearray) -> bool:
-    """Return whether no view of it exists: only then its length can change."""
+    """Return whether no view of a buffer exists: only then its length can change."""
     try:
         data.append(0)
     except BufferError:

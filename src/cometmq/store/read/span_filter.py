@@ -1,11 +1,10 @@
-"""Filtered spans: a worker gathers a queue's records and keeps those that match.
+"""Filtered spans: a worker gathers a queue's records and joins the matching ones in one buffer.
 
-It gathers, searches and evaluates records, and joins the matching ones in one buffer; the number
-of messages examined for one request is bounded.
+One request examines a bounded number of messages.  The span's `following` lies behind all of them,
+also where the span has no record.
 
-A worker that evaluates holds Python's lock, so it releases the lock every few hundred records: the
-loop waits for that many at most, not for the whole span.  Examined messages that do not match count
-as read: the span's `following` is behind them, also when it has no record.
+A worker that evaluates records holds the interpreter's lock.  It releases the lock every few
+hundred records, so the loop never waits for the whole span.
 """
 
 from __future__ import annotations
@@ -29,17 +28,21 @@ if TYPE_CHECKING:
     from cometmq.codec.properties import Needle
     from cometmq.store.read.span import SpanWindows, SpanWish
 
-__all__ = ["LOOKED_MAX", "Sieve", "filter_span"]
+__all__ = ["EXAMINED_MAX", "Sieve", "filter_span"]
 
-LOOKED_MAX: Final = 16_384
-"""Messages looked at for one span, so that no request holds a worker for long."""
-_LOOKED_BYTES_MAX: Final = 16 << 20
+EXAMINED_MAX: Final = 16_384
+"""Messages examined for one span, so that no request keeps a worker busy for long."""
+_EXAMINED_BYTES_MAX: Final = 16 << 20
 STEP_MAX: Final = 4096
 _STEP_BYTES: Final = 2 << 20
 
 
 class Sieve:
-    """What was kept so far, and whether there is room for more."""
+    """Evaluates a filter and collects the matching records, up to a count and a size.
+
+    Args:
+        let_go: called every few hundred records; lets other threads run.
+    """
 
     def __init__(
         self,
@@ -54,45 +57,45 @@ class Sieve:
         self._needles = needles
         self.max_count = max_count
         self._max_bytes = max_bytes
-        self.kept: list[bytes] = []
+        self.records: list[bytes] = []
+        """The matching records."""
         self.byte_count = 0
 
     def take(self, data: bytearray, begin: int, sizes: list[int]) -> int | None:
-        """Keep what matches of the records from `begin` on.
+        """Collect the matching ones of the adjacent records in `data` from `begin` on.
 
-        The number of the first record there is no room for; None: all fit.
+        Returns the number of the first record for which there is no room; None when all fit.
         """
         for first in range(0, len(sizes), SEARCHED_TOGETHER):
-            ends = list(accumulate(sizes[first : first + SEARCHED_TOGETHER], initial=begin))
-            left_out = self._take_some(data, ends)
-            if left_out is not None:
-                return first + left_out
-            begin = ends[-1]
-            # Whoever waits for the interpreter's lock gets it here.
+            bounds = list(accumulate(sizes[first : first + SEARCHED_TOGETHER], initial=begin))
+            no_room_for = self._take_some(data, bounds)
+            if no_room_for is not None:
+                return first + no_room_for
+            begin = bounds[-1]
             self._let_go()
         return None
 
-    def _take_some(self, data: bytearray, places: list[int]) -> int | None:
-        """As `take`; `places` is where each record begins, and the end of the last."""
-        count = len(places) - 1
+    def _take_some(self, data: bytearray, bounds: list[int]) -> int | None:
+        """As `take`; `bounds` has the begin of each record, and the end of the last one."""
+        count = len(bounds) - 1
         numbers: Sequence[int] = range(count)
-        begin, end = places[0], places[-1]
+        begin, end = bounds[0], bounds[-1]
         if self._needles and end - begin <= SEARCHED_BYTES_MAX:
-            numbers = records_with(self._needles, data, places[1:], begin)
+            numbers = records_with(self._needles, data, bounds[1:], begin)
             if is_in_vain(len(numbers), count):
                 self._needles = ()
-        kept, match = self.kept, self._match
+        records, match = self.records, self._match
         with memoryview(data) as view:
             for number in numbers:
-                start, end = places[number], places[number + 1]
+                start, end = bounds[number], bounds[number + 1]
                 size = end - start
-                if kept and (
-                    len(kept) >= self.max_count or self.byte_count + size > self._max_bytes
+                if records and (
+                    len(records) >= self.max_count or self.byte_count + size > self._max_bytes
                 ):
                     return number
                 with view[start:end] as record:
                     if match(record):
-                        kept.append(record.tobytes())
+                        records.append(record.tobytes())
                         self.byte_count += size
         return None
 
@@ -103,27 +106,27 @@ def filter_span(
     wish: SpanWish,
     sieve: Sieve,
 ) -> Span | None:
-    """The span that is wanted; None where its first unit wants the closer look.
+    """Return the span that was asked for; None when reader.py must read its first unit.
 
     Args:
-        gather: gives what may match from an offset to another, within so many bytes of records,
-            as a span with sizes and offsets.
+        gather: called with two queue offsets and a number of bytes; returns the records between
+            the offsets that may match, of at most so many bytes, as a span with sizes and offsets.
     """
     first, end = wish.queue_offset, wish.end
     here: int = first
-    looked_bytes = 0
+    examined_bytes = 0
     step = min(max(sieve.max_count, SEARCHED_TOGETHER), STEP_MAX)
-    while here < end and here - first < LOOKED_MAX and looked_bytes < _LOOKED_BYTES_MAX:
+    while here < end and here - first < EXAMINED_MAX and examined_bytes < _EXAMINED_BYTES_MAX:
         span = gather(here, min(end, here + step), _STEP_BYTES)
         if span is None:
             break
         sizes = np.frombuffer(span.data, ">i4", span.record_count, span.start).tolist()
         begin = span.start + span.sizes_bytes
-        left_out = sieve.take(span.data, begin, sizes)
-        looked_bytes += span.end - begin
+        no_room_for = sieve.take(span.data, begin, sizes)
+        examined_bytes += span.end - begin
         windows.keep_buffer(span.data)
-        if left_out is not None:
-            here = here + left_out if span.offsets is None else span.offsets[left_out]
+        if no_room_for is not None:
+            here = here + no_room_for if span.offsets is None else span.offsets[no_room_for]
             break
         here = span.following
         step = min(2 * step, STEP_MAX)
@@ -135,13 +138,13 @@ def filter_span(
 def _joined(
     windows: SpanWindows, sieve: Sieve, following: int, head_bytes: int, *, has_sizes: bool
 ) -> Span:
-    """What was kept, as a span."""
-    count = len(sieve.kept)
+    """Return the collected records as a span."""
+    count = len(sieve.records)
     sizes_bytes = 4 * count if has_sizes else 0
     start = head_bytes + sizes_bytes
     end = start + sieve.byte_count
     data = windows.buffer(end)
-    data[start:end] = b"".join(sieve.kept)
+    data[start:end] = b"".join(sieve.records)
     if has_sizes:
-        np.frombuffer(data, ">i4", count, head_bytes)[:] = [len(one) for one in sieve.kept]
+        np.frombuffer(data, ">i4", count, head_bytes)[:] = [len(each) for each in sieve.records]
     return Span(data, head_bytes, end, sizes_bytes, count, following)

@@ -1,11 +1,11 @@
-"""Long spans of one queue: MiBs of its records, gathered from mapped log files by a worker.
+"""Reads long spans of one queue: MiBs of its records, gathered from mapped log files.
 
-Spans are read by workers, since reading blocks on cold bytes.  The caller states the offset that
-readers may see, and a span does not pass it.  numpy is imported by the first span, so that a broker
-without bulk reads stays small; every heavy step in numpy leaves other threads running.
+Spans are read by workers, since cold bytes block.  The caller states the offset up to which readers
+may see the queue, and no span passes it.  The first span imports numpy, so a broker without bulk
+reads stays small.  While numpy copies, other threads run.
 
 A span ends before the first unit that is unsound or does not lead to its record.  When that is the
-very first unit there is no span, and the caller reads in the ordinary way, which repairs.
+very first unit there is no span, and the caller reads with `MessageStore.get`, which repairs units.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["SpanReader"]
 
 
 class SpanReader(SpanWindows):
-    """Reads spans out of one log."""
+    """Reads spans of the queues of one store."""
 
     def __init__(
         self,
@@ -39,15 +39,22 @@ class SpanReader(SpanWindows):
         runs: RecordRuns,
         may_match: Callable[[ConsumeQueue, bytes, BitmapHint], Sequence[int]] | None = None,
     ) -> None:
-        """`may_match` says in a worker which units' messages may match, by their bitmaps."""
+        """Make a reader.
+
+        Args:
+            may_match: returns the numbers of the units whose messages may match, by bitmaps.
+        """
         super().__init__(log, queues, runs)
         self._may_match = may_match
 
     def read(self, wish: SpanWish, codes: frozenset[int] | None) -> Span | None:
-        """Return the span.  Blocks: for workers.
+        """Return a span.  Blocks: for a worker.
 
-        `codes` are the tags codes that are wanted; codes that are addresses of extension units
-        pass.  None when there is no such queue or its first unit is not sound.
+        Args:
+            codes: the tags codes that are wanted; None for all.  A unit with the address of an
+                extension unit counts as wanted.
+
+        Returns None when the queue does not exist or its first unit is not sound.
         """
         from cometmq.store.read.span_gather import gather_span
 
@@ -62,10 +69,13 @@ class SpanReader(SpanWindows):
         *,
         let_go: Callable[[], None],
     ) -> Span | None:
-        """As `read`, of the records that match the filter (see `MessageStore.get`).
+        """Return a span of the records that match a filter; see `MessageStore.get`.  Blocks.
 
-        `let_go` is called every few hundred records, so that other threads get their turn.  The
-        number of examined messages is bounded; a span without records says how far they reach.
+        A bounded number of messages is examined, so the span may have no record; its `following`
+        says how far the read came.
+
+        Args:
+            let_go: called every few hundred records, so that other threads can run.
         """
         from cometmq.store.read.span_filter import Sieve, filter_span
         from cometmq.store.read.span_gather import gather_span

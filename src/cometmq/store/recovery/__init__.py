@@ -1,4 +1,4 @@
-"""Bringing log, queues and index of a store directory into agreement at load.
+"""Recovery: makes log, queues and index of a store directory agree when it is opened.
 
-Each rule names the crash or the damage it answers.
+Each rule names the crash or the damage that it is for.
 """

@@ -1,8 +1,8 @@
 """The commit log's files at a start: opened in order, and cut where recovery found the log's end.
 
-`open_log_files` refuses a log with a gap or of another file size, and gives a file that was cut its
-size back.  `cut_log` clears everything behind the end, so that no stale record is ever taken for a
-new one; sound records from there go to a file of their own.
+`open_log_files` refuses a log with a gap, and gives a file that was cut its size back, which
+`file_sizes` has found.  `cut_log` clears everything behind the end, so that no stale record is ever
+taken for a new one; sound records from there go to a file of their own.
 """
 
 from __future__ import annotations
@@ -26,18 +26,14 @@ _NAME_DIGITS: Final = 20
 
 
 def open_log_files(log: CommitLog, disk: Disk, damages: list[str]) -> None:
-    """Open all of them; what had to be mended is told in `damages`."""
+    """Open the files in order; `damages` gets a text about each file that had to be mended.
+
+    Raises:
+        StoreCorrupt: a file is missing.
+    """
     names = [n for n in disk.listdir(log.path) if len(n) == _NAME_DIGITS and n.isdigit()]
     if names and disk.size(f"{log.path}/{names[-1]}") == 0:
         disk.remove(f"{log.path}/{names.pop()}")
-    sizes = {disk.size(f"{log.path}/{name}") for name in names}
-    expected = log.file_bytes
-    is_alone_and_cut = len(names) == 1 and max(sizes) < expected
-    if sizes and expected not in sizes and len(sizes) == 1 and not is_alone_and_cut:
-        raise StoreCorrupt(
-            f"the files of {log.path} are {sizes.pop()} bytes long, mappedFileSizeCommitLog"
-            f" says {expected}; set it to the size the store was made with"
-        )
     for name in names:
         _open_file(log, disk, name, damages)
 
@@ -64,7 +60,7 @@ def _open_file(log: CommitLog, disk: Disk, name: str, damages: list[str]) -> Non
 
 
 def cut_log(log: CommitLog, disk: Disk, root: str, end: int, report: RecoveryReport) -> None:
-    """Clear everything from the physical offset `end` on; `report` tells what was there."""
+    """Clear the log from a physical offset on; `report` gets a text about what was there."""
     while log.files and log.files[-1].start > end:
         _remove_file(disk, root, log.files.pop(), report)
     if not log.files or end >= log.files[-1].end:

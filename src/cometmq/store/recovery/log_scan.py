@@ -1,12 +1,12 @@
-"""Reads the log at load and gives every record its unit and its index entries.
+"""Scans the log at load, and derives the units and index entries that are missing.
 
-The scan goes from a physical offset to the end of the log.  It begins a file earlier when a queue
-lacks older units, and steps over damage that provably is not the end.  `recovery` decides where to
-begin, `queue_rebuild` where in a queue a record belongs.
+The scan goes from a physical offset to the end of the log.  It begins again a file earlier when a
+queue lacks older units, and skips damage if the log provably goes on behind it.  recovery.py
+decides where the scan begins; queue_rebuild.py decides which unit a record gets.
 
-The CRC of every record is checked unless the page cache is known to be whole: then only the last
-one can be torn (`_is_torn`), since stores into a mapping are in the page cache at once and in one
-piece each, whatever ends the process, and records are copied one after the other.
+The CRC of every record is checked, unless the page cache has survived since the records were
+written.  In that case only the last record can be torn (`_is_torn`): records are copied to the
+mapping one after the other, and what was copied is in the page cache, however the process ends.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["LogProof", "LogScan"]
 
 _PROGRESS_EVERY_RECORDS: Final = 1 << 16
-# Keys of so many messages may wait until the store serves; a worker takes them up then.
+# Keys of so many messages may wait to be indexed when the store begins to serve.
 _INDEX_WAITING_MAX: Final = 100_000
 _ZERO_STEP: Final = bytes(16)
 _LONG_MAX: Final = (1 << 63) - 1
@@ -44,20 +44,23 @@ _LONG_MAX: Final = (1 << 63) - 1
 
 @dataclass(slots=True)
 class LogProof:
-    """What is certain of the log before it is read."""
+    """What is known about the log before it is read.
+
+    The log provably had the records below `end` that were stored before `before_ms`.
+    """
 
     end: int = 0
-    """There were records at least up to this physical offset,"""
+    """A physical offset."""
     before_ms: int = _LONG_MAX
-    """of which only those stored before this time are certain."""
+    """A store time."""
     flushed: int = 0
-    """The log is on stable storage up to here."""
+    """The log is on stable storage up to this physical offset."""
     is_whole: bool = False
-    """Every record but the last one was copied in full, so only that one's CRC is checked."""
+    """Whether every record but the last one was copied in full; then only its CRC is checked."""
 
 
 class LogScan:
-    """The scan of one start."""
+    """Scans the log of one store, at one start."""
 
     def __init__(
         self,
@@ -82,14 +85,17 @@ class LogScan:
         self._progress: Progress | None = None
         self.proof = LogProof()
         self.index_from = 0
-        """Records from here on get index entries."""
+        """Records from this physical offset on get index entries."""
         self.damaged: list[tuple[int, int]] = []
-        """Damaged stretches of the log that were skipped, from and to."""
+        """Damaged stretches of the log that were skipped, begin and end."""
 
     def run(self, start: int, floors: dict[str, int], progress: Progress | None) -> int:
-        """Scan, beginning a file earlier each time a queue turns out to lack older units.
+        """Scan from a physical offset, or from an earlier file if a queue lacks older units.
 
-        Returns the end of the log.  `floors` are the first numbers of deleted topics' queues.
+        Args:
+            floors: by deleted topic, the physical offset below which records do not belong to it.
+
+        Returns the end of the log.
         """
         self._floors, self._progress = floors, progress
         log = self._log
@@ -103,17 +109,18 @@ class LogScan:
                 start = earlier[-1] if earlier else log.min_offset
                 self.index_from = max(self.index_from, self._indexed_now())
                 self._queues.topics.clear()
-                self._loader.with_rests.clear()
+                self._loader.with_excess.clear()
                 self._queues.close()
                 self._writer.discard()
                 self._loader.load_all(self._progress)
 
     def _indexed_now(self) -> int:
+        """Index all pending messages; return the offset of the first record to index next."""
         self._index.drain_all()
         return self._index.resume_at
 
     def _scan(self, start: int, *, is_gap_final: bool) -> int:
-        """Read the log from `start`, dispatch every record; the end of the log."""
+        """Read the log from `start` and process every record; return the end of the log."""
         log, report = self._log, self._report
         config = self._config
         is_crc_known = not self.proof.is_whole
@@ -139,10 +146,10 @@ class LogScan:
         while True:
             record = reader.next_record()
             if record is None:
-                record = self._step_over(reader, rebuild)
+                record = self._skip_damage(reader, rebuild)
                 if record is None:
                     break
-            # One record behind, because the last one is checked more closely.
+            # Each record is processed after the next one is read, since the last one is checked.
             if last is not None:
                 self._take(last, rebuild)
             last = record
@@ -153,11 +160,11 @@ class LogScan:
             else:
                 self._take(last, rebuild)
         report.units_built = rebuild.units_built
-        self._cut_strangers(rebuild, start)
+        self._cut_units_without_record(rebuild, start)
         return end
 
-    def _cut_strangers(self, rebuild: QueueRebuild, start: int) -> None:
-        """Cut units of the scanned part without a record: a power cut brought them back."""
+    def _cut_units_without_record(self, rebuild: QueueRebuild, start: int) -> None:
+        """Cut units behind the last scanned record of their queue, which a power cut can leave."""
         for queue in self._queues:
             end = rebuild.ends.get(queue)
             if end is None:
@@ -173,10 +180,10 @@ class LogScan:
                     " record in the log; cut"
                 )
                 self._loader.cut_to(queue, end)
-                self._loader.with_rests.append(queue)
+                self._loader.with_excess.append(queue)
 
     def _behind_damage(self, queue: ConsumeQueue, end: int) -> int:
-        """Return the end of a queue behind damaged last records, which keep their numbers."""
+        """Return the end of a queue with its damaged last records, which keep queue offsets."""
         while end < queue.max:
             unit = self._queues.unit(queue, QueueOffset(end))
             if unit is None or not any(
@@ -187,6 +194,7 @@ class LogScan:
         return end
 
     def _take(self, record: ScannedRecord, rebuild: QueueRebuild) -> None:
+        """Give a record its unit and its index entries, if they are missing."""
         report = self._report
         report.records_scanned += 1
         if self._progress is not None and report.records_scanned % _PROGRESS_EVERY_RECORDS == 0:
@@ -202,31 +210,35 @@ class LogScan:
                 if len(pending) >= _INDEX_WAITING_MAX:
                     self._index.drain_all()
 
-    def _step_over(self, reader: LogReader, rebuild: QueueRebuild) -> ScannedRecord | None:
+    def _skip_damage(self, reader: LogReader, rebuild: QueueRebuild) -> ScannedRecord | None:
         """At a fault, return the next sound record if the log provably went on behind the fault."""
         if reader.fault is None:
             return None
-        place, fault = reader.position, reader.fault
-        if place >= self.proof.end:
+        begin, fault = reader.position, reader.fault
+        if begin >= self.proof.end:
             return None
         record = reader.resync(self.proof.end)
-        # Messages of the checkpoint's own millisecond may have come after it.
+        # A message of the checkpoint's millisecond may have come after the checkpoint.
         if record is None or record.store_ms >= self.proof.before_ms:
-            reader.position = place
+            reader.position = begin
             return None
-        rebuild.damaged_at = (place, record.physical_offset - place)
-        self.damaged.append((place, record.physical_offset))
+        damaged_bytes = record.physical_offset - begin
+        rebuild.damaged_at = (begin, damaged_bytes)
+        self.damaged.append((begin, record.physical_offset))
         rebuild.is_gap_final = True
         self._report.damages.append(
-            f"{self._log.where(PhysicalOffset(place))}: {fault};"
-            f" {record.physical_offset - place} bytes are damaged and passed over"
+            f"{self._log.where(PhysicalOffset(begin))}: {fault};"
+            f" {damaged_bytes} bytes are damaged and passed over"
         )
         return record
 
     def _is_torn(self, record: ScannedRecord) -> bool:
-        """Return whether the last record lost its tail: zeros in its properties (Java takes it)."""
+        """Return whether the last record was copied in part, by zeros in topic or properties.
+
+        Java accepts such a record.
+        """
         properties = record.properties
-        # A copy to memory may do the end before the middle, in steps of 16 bytes and more.
+        # The copy may write the end before the middle, in steps of 16 bytes or more.
         is_cut = properties[-1:] == b"\0" or 0 in record.topic or _ZERO_STEP in properties
         if not is_cut or record.physical_offset < self.proof.flushed:
             return False

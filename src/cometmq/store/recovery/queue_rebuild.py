@@ -1,18 +1,23 @@
-"""Gives each scanned record, in order, its unit in its queue: the dispatch of recovery.
+"""Derives units from records during recovery: gives each scanned record its unit in its queue.
 
-The cases and what is done (q is the record's queue offset, max the queue's end):
+Records come in log order.  With q for the record's queue offset, u for the unit that the queue has
+at q, and max for the queue's end, the cases are:
 
-=====================  ======================================================================
-q == max               the unit is appended
-q < max, same record   nothing, unless its tags code is wrong: it is corrected
-q < max, other unit    a unit that points at no such record is corrected; else the later record
-                       stays (Java numbers again from a lost end; see below)
-q == 0, later record   numbering began again (the queue had been removed): the queue is emptied
-q < max, later record  appended at max: the message keeps a place, as in Java
-q > max, queue empty   earlier records are gone: the queue begins at q
-q > max                a gap: the scan began too late (`QueueGap`), or records were damaged and
-                       their places are filled with units that lead to the damage
-=====================  ======================================================================
+==========================  =================================================================
+q == max                    a unit is appended
+q < max, u leads to it      nothing is done; a wrong tags code of u is corrected
+q < max, u leads to no      u is corrected
+sound record of q
+q < max, u leads to a       nothing is done: u is the newer one (Java gives offsets again after
+later record                it has lost the end of a queue)
+q == 0, u leads to an       the queue was removed and has begun again: it is emptied, and a
+earlier record              unit is appended
+q < max, u leads to an      a unit is appended at max, so that readers see the message, as in
+earlier record              Java
+q > max, queue empty        earlier records have expired: the queue begins at q
+q > max                     units are missing: the scan began too late (`QueueGap`), or records
+                            were damaged, and units that lead to the damage stand for them
+==========================  =================================================================
 """
 
 from __future__ import annotations
@@ -35,16 +40,16 @@ if TYPE_CHECKING:
 
 __all__ = ["QueueGap", "QueueRebuild"]
 
-# Units of a queue's files that are compared are read in blocks of this many.
+# The units in a queue's files are read in blocks of this many.
 _BLOCK_UNITS: Final = 512
-# Rebuilt units are written when so many bytes of them wait.
+# Derived units are written when so many bytes of them wait.
 _WAITING_BYTES_MAX: Final = 32 << 20
-# A gap of more messages than this is no gap but a damaged number.
+# With a gap of more messages than this, the record's queue offset is taken for damaged.
 _GAP_MAX: Final = 1_000_000
 
 
-# Stands for the queue of records that belong to none.
-_NOBODY: Final = ConsumeQueue("", 0, "")
+# The queue of records that belong to no queue.
+_NO_QUEUE: Final = ConsumeQueue("", 0, "")
 
 
 class QueueGap(Exception):
@@ -52,7 +57,12 @@ class QueueGap(Exception):
 
 
 class QueueRebuild:
-    """The queues while a scan goes on."""
+    """Derives the units of the records of one scan.
+
+    Args:
+        floors: by deleted topic, the physical offset below which records do not belong to it.
+        damages: gets a text for each damage.
+    """
 
     def __init__(
         self,
@@ -71,28 +81,34 @@ class QueueRebuild:
         self._delays_ms = delays_ms
         self._floors = floors
         self._damages = damages
-        self._known: dict[tuple[bytes, int], ConsumeQueue] = {}
+        self._queue_by_key: dict[tuple[bytes, int], ConsumeQueue] = {}
+        """By topic and queue id of records."""
         self._blocks: dict[ConsumeQueue, tuple[int, bytes]] = {}
+        """By queue: the block of units that was read last, and its first queue offset."""
         self._waiting_bytes = 0
         self.is_gap_final = False
-        """Whether a gap cannot be filled by beginning earlier."""
+        """Whether scanning from an earlier file cannot fill a gap."""
         self.damaged_at: tuple[int, int] | None = None
-        """Position and size of the last damaged stretch that the scan skipped."""
+        """Physical offset and size of the last damaged stretch that the scan skipped."""
         self.units_built = 0
         self.ends: dict[ConsumeQueue, int] = {}
-        """End of each queue that has records in the scanned part."""
+        """Queue offset behind the last scanned record of each queue."""
 
     def dispatch(self, record: ScannedRecord) -> None:
-        """See the table above."""
-        queue = self._known.get((record.topic, record.queue_id))
+        """Give a record its unit, as in the table above.
+
+        Raises:
+            QueueGap: units before it are missing, and scanning from an earlier file may give them.
+        """
+        queue = self._queue_by_key.get((record.topic, record.queue_id))
         if queue is None:
-            queue = self._find(record)
-        if not record.is_queued or queue is _NOBODY:
+            queue = self._find_queue(record)
+        if not record.is_queued or queue is _NO_QUEUE:
             return
         queue_offset = record.queue_offset
         if queue_offset > queue.max:
-            self._gap(queue, record)
-        elif queue_offset < queue.max and self._is_there(queue, record):
+            self._bridge_gap(queue, record)
+        elif queue_offset < queue.max and self._needs_no_unit(queue, record):
             self.ends[queue] = queue_offset + 1
             return
         self._append(queue, record.physical_offset, record.size, self._code(record))
@@ -101,7 +117,8 @@ class QueueRebuild:
     def _code(self, record: ScannedRecord) -> int:
         return queue_tags_code(record.topic, record.properties, record.store_ms, self._delays_ms)
 
-    def _find(self, record: ScannedRecord) -> ConsumeQueue:
+    def _find_queue(self, record: ScannedRecord) -> ConsumeQueue:
+        """Return the queue of a record, made if needed; _NO_QUEUE when it belongs to none."""
         try:
             topic = record.topic.decode()
         except UnicodeDecodeError:
@@ -111,13 +128,13 @@ class QueueRebuild:
                 f"{self._log.where(record.physical_offset)}: topic {record.topic!r}, queue id"
                 f" {record.queue_id} have no queue; the record is passed over"
             )
-            return _NOBODY
+            return _NO_QUEUE
         if record.physical_offset < self._floors.get(topic, 0):
-            return _NOBODY
+            return _NO_QUEUE
         queue = self._queues.find(topic, record.queue_id)
         if queue is None:
             queue = self._queues.add(topic, record.queue_id)
-        self._known[record.topic, record.queue_id] = queue
+        self._queue_by_key[record.topic, record.queue_id] = queue
         return queue
 
     def _append(
@@ -134,7 +151,8 @@ class QueueRebuild:
             self._writer.write_all()
             self._waiting_bytes = 0
 
-    def _gap(self, queue: ConsumeQueue, record: ScannedRecord) -> None:
+    def _bridge_gap(self, queue: ConsumeQueue, record: ScannedRecord) -> None:
+        """Bring the queue's end to a record's queue offset."""
         queue_offset = record.queue_offset
         is_empty = queue.min == queue.max and not queue.tail
         if not self.is_gap_final:
@@ -151,7 +169,7 @@ class QueueRebuild:
                 f" {queue.max - 1} in {queue.path}; the record is placed at {queue.max}"
             )
             return
-        # Without a known damage: into the middle of a record, where no record can begin.
+        # Without a damaged stretch, they lead into this record, where no record begins.
         position, size = self.damaged_at or (record.physical_offset + 1, RECORD_BYTES_MIN)
         self._damages.append(
             f"{queue.path}: queue offsets {queue.max} to {queue_offset - 1} have no record;"
@@ -160,8 +178,8 @@ class QueueRebuild:
         for _ in range(missing):
             self._append(queue, PhysicalOffset(position), size, 0)
 
-    def _is_there(self, queue: ConsumeQueue, record: ScannedRecord) -> bool:
-        """Return whether a record below the queue's end needs no unit at the end."""
+    def _needs_no_unit(self, queue: ConsumeQueue, record: ScannedRecord) -> bool:
+        """Return whether a record below the queue's end needs no new unit; correct its old one."""
         queue_offset = record.queue_offset
         unit = self._unit(queue, queue_offset)
         if unit is None:
@@ -189,16 +207,17 @@ class QueueRebuild:
         self, queue: ConsumeQueue, queue_offset: QueueOffset, position: int, size: int
     ) -> bool:
         """Return whether a unit leads to a record of this queue and queue offset."""
-        found = LogReader(self._log, position, position + max(size, 1)).next_record()
+        record = LogReader(self._log, position, position + max(size, 1)).next_record()
         return (
-            found is not None
-            and found.size == size
-            and found.queue_offset == queue_offset
-            and found.queue_id == queue.queue_id
-            and found.topic == queue.topic.encode()
+            record is not None
+            and record.size == size
+            and record.queue_offset == queue_offset
+            and record.queue_id == queue.queue_id
+            and record.topic == queue.topic.encode()
         )
 
     def _unit(self, queue: ConsumeQueue, queue_offset: QueueOffset) -> tuple[int, int, int] | None:
+        """Return a unit: physical offset, size, tags code; None where its file is cut."""
         if queue_offset >= queue.written:
             at = (queue_offset - queue.written) * CQ_UNIT_BYTES
             return CQ_UNIT.unpack_from(queue.tail, at) if at < len(queue.tail) else None
@@ -227,7 +246,7 @@ class QueueRebuild:
         self.units_built += 1
 
     def _restart(self, queue: ConsumeQueue) -> None:
-        """Empty a queue whose numbering began again at 0, since it had been removed."""
+        """Empty a queue that was removed and has begun again at queue offset 0."""
         self._queues.forget_files(queue.path)
         self._disk.remove_tree(queue.path)
         self._writer.forget(queue.path)

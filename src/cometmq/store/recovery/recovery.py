@@ -1,41 +1,38 @@
-"""Recovery: bring log, queues and index of a store directory into agreement at load.
+"""Recovery: makes log, queues and index of a store directory agree, at load.
 
-Recovery finds where the log ends, has missing units and index entries derived, and cuts those that
-point beyond the end.  It loses no record that is provably sound.
+Recovery finds the end of the log, derives missing units and index entries, and cuts those that lead
+beyond the end.  It loses no record that is provably sound.
 
 The order of a start, and the module of each step::
 
-    open the log's files (`log_files`)
-        --> may the side file be believed? (`side_trust`)
+    read the file sizes from the files (`file_sizes`), open the log's files (`log_files`)
+        --> decide whether the side file fits (`side_trust`)
         --> load the queues' ends (`queue.loader`), choose where to begin (here)
         --> read the log from there (`log_scan`), derive what is missing (`queue_rebuild`)
-        --> cut queues and index (here) and the log (`log_files`) at the end that was found
+        --> cut queues and index (here) and the log (`log_files`) at the log's end
 
-With our side file, when it is proven to fit::
+With a side file that fits, the scan begins at `derived` after a process died, and at `synced` after
+a power cut (the boot id has changed).  Each queue's last unit is compared with its file.
 
-    scan from `derived` (process died) or `synced` (power cut: the boot id changed)
-
-Each queue's last unit is compared with the file.
-
-Java's way otherwise (``CommitLog.recoverNormally``/``recoverAbnormally``;
+Otherwise the scan begins as in Java (``CommitLog.recoverNormally``/``recoverAbnormally``;
 docs/internals/store.md#recovery)::
 
-    clean stop   begin at the last file whose first record the queues know
-    crash        begin at the last file stored 3 s before the checkpoint's times
+    clean stop   at the last file whose first record has a unit
+    crash        at the last file whose first record was stored 3 s before the checkpoint's times
 
-Ours does better where Java loses: units that are missing in the scanned part are rebuilt after a
-clean stop too; a gap in a queue or an index that is behind makes the scan begin earlier; a
-damaged record that is followed by sound ones that were provably in the log is stepped over, and
-is not the end of everything.  Sound records behind the end are kept in a file of their own
-before their place is cleared.
+Java loses messages in some cases, and this recovery does not.  It derives units that are missing in
+the scanned part also after a clean stop.  It begins the scan earlier when a queue has a gap or the
+index is behind.  It skips a damaged record if the log provably had sound records behind it, while
+Java ends the log there.  It copies sound records behind the log's end to a file of their own before
+it clears their bytes.
 
-A start on the same boot reads the records behind `derived` only, and checks the CRC of the last one
-only (`log_scan`).  What a disk or memory damages later is not a matter of how a process ended:
-readers compare records with their units, and `cometmq store verify` checks everything.
+After a process died on the same boot, only the records behind `derived` are read, and only the CRC
+of the last one is checked (`log_scan`).  Damage by disk or memory is detected elsewhere: readers
+compare records with their units, and `cometmq store verify` checks everything.
 
-What is provably in the log: after our process died and the machine did not (same boot id), all
-of it, since the page cache outlives a process and holds every store of a mapping in full; after a
-power cut, what was flushed; after Java's crash, what was stored before its checkpoint.
+The log provably has, after our process died on the same boot, everything that was written, since
+the page cache outlives a process; after a power cut, everything that was flushed; after a crash of
+Java, everything that was stored before its checkpoint.
 """
 
 from __future__ import annotations
@@ -51,7 +48,8 @@ from cometmq.store.log.commit_log import NEXT_FILE_NAME, log_file_name
 from cometmq.store.log.reader import LogReader
 from cometmq.store.log.unsynced import is_marked_unsynced, write_again
 from cometmq.store.queue.loader import QueueLoader
-from cometmq.store.recovery.layout_check import check_file_sizes, check_layout
+from cometmq.store.recovery.file_sizes import fit_to_files
+from cometmq.store.recovery.layout_check import check_layout
 from cometmq.store.recovery.log_files import cut_log, open_log_files
 from cometmq.store.recovery.log_scan import LogScan
 from cometmq.store.recovery.side_trust import SideTrust, trust_side_file
@@ -67,6 +65,7 @@ if TYPE_CHECKING:
     from cometmq.store.index.service import IndexService
     from cometmq.store.log.commit_log import CommitLog
     from cometmq.store.queue.consume_queue import ConsumeQueue, ConsumeQueues
+    from cometmq.store.queue.extension import QueueExt
     from cometmq.store.queue.writer import QueueWriter
 
     Progress = Callable[[str, int, int], None]
@@ -79,7 +78,7 @@ _DAMAGES_MAX: Final = 1000
 
 
 class Recovery:
-    """One run over one store directory."""
+    """Recovers one store directory, once."""
 
     def __init__(
         self,
@@ -88,16 +87,19 @@ class Recovery:
         log: CommitLog,
         queues: ConsumeQueues,
         writer: QueueWriter,
+        ext: QueueExt,
         index: IndexService,
         java: JavaCheckpoint,
         clock: Callable[[], int],
         process_id: int,
     ) -> None:
-        self._config = config
+        self.config = config
+        """The settings, from `run` on with the sizes that the files have."""
         self._disk = disk
         self._log = log
         self._queues = queues
         self._writer = writer
+        self._ext = ext
         self._index = index
         self._java = java
         self._clock = clock
@@ -113,30 +115,35 @@ class Recovery:
 
     @property
     def damaged(self) -> list[tuple[int, int]]:
-        """Stretches of the log that were passed over, from and to."""
+        """Damaged stretches of the log that were skipped, begin and end."""
         return self._scan.damaged
 
     @property
     def flushed(self) -> int:
-        """Physical offset up to which the log is known to be on stable storage."""
+        """Physical offset up to which the log is on stable storage."""
         return self._proof.flushed
 
     def run(self, progress: Progress | None = None) -> RecoveryReport:
-        """Recover; afterwards log, queues and index are open and agree."""
+        """Recover; afterwards log, queues and index are open and agree.
+
+        Raises:
+            StoreError: the store is of a kind that cannot be served.
+            StoreCorrupt: a log file is missing, or the size of files is ambiguous.
+        """
         started_ms = self._clock()
         report = self.report
         self._progress = progress
-        check_layout(self._disk, self._config.root)
+        check_layout(self._disk, self.config.root)
+        self._fit_to_files()
         abort = self._abort()
-        is_unsynced = self._is_unsynced = is_marked_unsynced(self._disk, self._config.root)
+        is_unsynced = self._is_unsynced = is_marked_unsynced(self._disk, self.config.root)
         checkpoint = self._java.load()
-        self._disk.remove(f"{self._config.root}/{NEXT_FILE_NAME}")
+        self._disk.remove(f"{self.config.root}/{NEXT_FILE_NAME}")
         open_log_files(self._log, self._disk, report.damages)
-        check_file_sizes(self._disk, self._config)
         index_end = self._index.load(report.damages) if self._index.is_enabled else -1
         trust = self._trust = trust_side_file(
             self._disk,
-            self._config.root,
+            self.config.root,
             self._log,
             self._queues.file_bytes,
             abort,
@@ -152,7 +159,7 @@ class Recovery:
         end = self._scan.run(start, self.floors, progress)
         self._finish(end)
         if is_unsynced:
-            count = write_again(self._disk, self._config.root, self._log, self._proof.flushed)
+            count = write_again(self._disk, self.config.root, self._log, self._proof.flushed)
             report.damages.append(
                 f"a sync failed in the life before: {count} bytes of the log behind physical"
                 f" offset {self._proof.flushed} were written again and checked"
@@ -165,17 +172,24 @@ class Recovery:
             _LOG.error("%s", damage)
         return report
 
+    def _fit_to_files(self) -> None:
+        """Take the sizes of files from the files; the settings are for a new store."""
+        self.config = config = fit_to_files(self._disk, self.config)
+        self._log.file_bytes = config.commit_log_file_bytes
+        self._queues.file_bytes = self._writer.file_bytes = config.queue_file_bytes
+        self._index.config = config
+
     def _abort(self) -> str | None:
         """Return the content of the crash marker; None when there is none."""
         try:
-            return self._disk.read_bytes(f"{self._config.root}/abort").decode("ascii", "replace")
+            return self._disk.read_bytes(f"{self.config.root}/abort").decode("ascii", "replace")
         except FileNotFoundError:
             return None
 
     # -- where to begin ------------------------------------------------------------------
 
     def _begin_with(self, state: SideState, index_end: int) -> int:
-        """Load queues as the side file states them; return where the scan begins."""
+        """Load the queues by the side file; return the physical offset at which the scan begins."""
         now = state.progress
         self.floors = state.floors
         self._proof.flushed = now.flushed
@@ -186,14 +200,14 @@ class Recovery:
         self._proof.is_whole = is_whole
         self._writer.synced_position = now.synced
         self._index.synced_position = now.index_synced
-        # Units may be on the platter before their records are: then both are read again.
-        certain = max(min(now.synced, now.flushed), self._log.min_offset)
-        start = now.derived if is_whole else certain
+        # Units may be on stable storage before their records are.
+        safe = max(min(now.synced, now.flushed), self._log.min_offset)
+        start = now.derived if is_whole else safe
         self.report.scan_start = start
         if is_whole and not now.is_clean:
             fault = file_saved_units(
                 self._disk,
-                self._config.root,
+                self.config.root,
                 state,
                 self._log.min_offset,
                 self._queues,
@@ -202,9 +216,9 @@ class Recovery:
             if fault is not None:
                 self.report.reason = fault
                 return self._begin_anew()
-        for place, (key, end) in enumerate(state.queues.items()):
-            if self._progress is not None and place % 1024 == 0:
-                self._progress("queues", place, len(state.queues))
+        for done, (key, end) in enumerate(state.queues.items()):
+            if self._progress is not None and done % 1024 == 0:
+                self._progress("queues", done, len(state.queues))
             queue = self._queues.add(*key)
             self._loader.load_known(queue, end.end)
             if not is_whole and end.last_physical_end > start:
@@ -218,15 +232,15 @@ class Recovery:
             if not now.is_clean or self._is_unsynced:
                 self._index.distrust_full_files(self._java.value.index_timestamp_ms)
             start = min(start, self._begin_index(state, index_end, is_whole))
-        # What the side file says of the index may be older than the oldest log file.
+        # The index's position in the side file may lie before the log's begin.
         return max(start, self._log.min_offset)
 
     def _begin_anew(self) -> int:
-        """Check all queue files against the whole log, since some were changed."""
+        """Load all queues from their files, since some files have changed; scan the whole log."""
         self.report.mode = "normal"
         self._queues.topics.clear()
-        # These are queue objects whose ends are void now: zeroing behind them would clear units.
-        self._loader.with_rests.clear()
+        # The ends in these queue objects are wrong: zeroing behind them would clear units.
+        self._loader.with_excess.clear()
         self._loader.load_all(self._progress)
         if self._index.is_enabled:
             self._index.cut_unsound(self.report.damages)
@@ -234,31 +248,37 @@ class Recovery:
         return self._log.min_offset
 
     def _begin_index(self, state: SideState, index_end: int, is_whole: bool) -> int:
+        """Cut the index by the side file; return the physical offset from which it needs the scan.
+
+        Args:
+            index_end: physical offset of the last indexed record in the files, -1 for none.
+            is_whole: whether everything that the earlier process wrote is there.
+        """
         now = state.progress
         if not is_whole:
             last = self._index.cut(now.index_synced, self._has_key)
             self._index.distrust_slots(1)
             if self._index.has_dropped_files or last < 0 <= now.index_end:
-                # Files that had entries are gone: all behind the last entry is indexed again.
+                # Files with entries were lost: records behind the last entry are indexed again.
                 self._scan.index_from = self._index.resume_at
                 return max(self._log.min_offset, last)
-            # Where a record begins: anything else would look like the end of the log.
+            # A record begins there; at any other offset the scan would end at once.
             self._scan.index_from = now.index_synced
             return now.index_synced
         newest = self._index.newest
         if newest is not None and not now.is_clean:
-            # The number speaks of the file that was the newest when it was written.
+            # The side file's number belongs to the file that was the newest then.
             is_same = newest.header.begin_physical_offset < now.index_end
             self._index.distrust_slots(now.index_slots_count if is_same else 1)
         if index_end < now.index_end:
-            # Files were removed or damaged: what they had is still in the log.
+            # Files were removed or damaged; the log has their keys.
             self._scan.index_from = self._index.resume_at
             return max(self._log.min_offset, index_end)
         self._scan.index_from = max(now.indexed, self._index.resume_at)
         return now.indexed
 
     def _has_key(self, key_hash: int, physical_offset: int) -> bool:
-        """Whether the record there is indexed under this hash; what has expired is believed."""
+        """Return whether a record has a key of this hash; True if the record has expired."""
         if physical_offset < self._log.min_offset:
             return True
         reader = LogReader(self._log, physical_offset, physical_offset + 1, is_crc_checked=False)
@@ -277,32 +297,32 @@ class Recovery:
             report.mode = "empty"
             return 0
         report.mode = "abnormal" if is_crash else "normal"
-        known = max([queue.last_physical_end for queue in self._queues], default=0)
-        self._proof.end = known
+        units_end = max([queue.last_physical_end for queue in self._queues], default=0)
+        self._proof.end = units_end
         if self._trust.is_cache_whole:
-            # Whatever made the side file unfit, the page cache took every record we stored.
+            # Although the side file does not fit, the page cache has all records that were written.
             self._proof.end = self._log.end_of_files
         elif is_crash:
-            # Units may have reached the disk before their records did.
+            # Units may be on the disk before their records are.
             self._proof.before_ms = checkpoint.physic_timestamp_ms
         self._proof.flushed = start = log.min_offset
         for mapped in reversed(log.files):
             first = LogReader(log, mapped.start, mapped.end).next_record()
             if first is None or first.physical_offset >= mapped.end or not first.store_ms:
                 continue
-            # Java syncs a file when it is full; of the last one nothing is known.
+            # Java syncs a file when it is full, so the files before this one are synced.
             self._proof.flushed = max(
-                self._proof.flushed, min(mapped.start, self._trust.flushed_most)
+                self._proof.flushed, min(mapped.start, self._trust.flushed_max)
             )
             is_early = (
                 first.store_ms <= checkpoint.min_timestamp_ms
                 if is_crash
-                else first.physical_offset <= known
+                else first.physical_offset <= units_end
             )
             if is_early:
                 start = mapped.start
                 break
-        if known == 0:
+        if units_end == 0:
             start = log.min_offset
         if self._index.is_enabled:
             if is_crash or self._is_unsynced:
@@ -314,36 +334,36 @@ class Recovery:
     # -- end -----------------------------------------------------------------------------
 
     def _finish(self, end: int) -> None:
-        """Cut queues, index and log at the end of the log, and write the derived units."""
+        """Cut index, queues and log at the log's end, and write the derived units."""
         self.report.scan_end = end
         if self._index.is_enabled:
             self._index.cut(end)
         for queue in self._queues:
             self._cut_queue(queue, end)
-        cut_log(self._log, self._disk, self._config.root, end, self.report)
+        cut_log(self._log, self._disk, self.config.root, end, self.report)
         self._log.seek(end)
         self._writer.write_all()
-        for queue in self._loader.with_rests:
+        for queue in self._loader.with_excess:
             self._loader.zero_behind(queue)
         for queue in self._queues:
             queue.visible = queue.max
 
     def _distrust_queue_files(self) -> None:
-        """Have queue files synced that the dead process may have left in the page cache only."""
+        """Have queue files synced, since the dead process may not have done so."""
         for queue in self._queues:
             self._writer.distrust(
                 [f"{queue.path}/{log_file_name(start)}" for start in self._loader.starts(queue)]
             )
-        if self._writer.ext is not None:
-            # An address that outlives its unit leads nowhere.
-            self._writer.distrust(self._writer.ext.paths(self._queues))
+        # An address on stable storage must not lead to an extension unit that is not.
+        self._writer.distrust(self._ext.paths(self._queues))
 
     def _cut_queue(self, queue: ConsumeQueue, end: int) -> None:
+        """Cut the units of a queue that lead behind the log's end."""
         if queue.last_physical_end <= end:
             return
-        place = self._loader.end_below(queue, PhysicalOffset(end))
+        queue_end = self._loader.end_below(queue, PhysicalOffset(end))
         self.report.damages.append(
-            f"{queue.path}: {queue.max - place} units point behind the log's end {end}; cut"
+            f"{queue.path}: {queue.max - queue_end} units point behind the log's end {end}; cut"
         )
-        self._loader.cut_to(queue, place)
-        self._loader.with_rests.append(queue)
+        self._loader.cut_to(queue, queue_end)
+        self._loader.with_excess.append(queue)

@@ -1,7 +1,7 @@
-"""Replays the unit journal of a dead process into queue files, before the queues are loaded.
+"""Writes the units in the journal of a dead process to queue files, before the queues are loaded.
 
-Afterwards the queue files, and the ends that the side file states, are as if that process had filed
-all journaled units just before it died.  The log is not read: recovery derives from it afterwards
+Afterwards the queue files, and the ends that the side file states, are as if that process had
+written all journaled units to files before it died.  The log is not read; recovery derives from it
 the units that the journal lacks.
 
 Units of deleted topics and of expired log files are skipped, and units that are in files already
@@ -37,10 +37,12 @@ def file_saved_units(
     queues: ConsumeQueues,
     writer: QueueWriter,
 ) -> str | None:
-    """Write the journaled units and move the ends in `state`.
+    """Write the journaled units to queue files, and update the queues' ends in `state`.
 
-    Returns why journal and files do not meet, None when they do; if they do not, nothing was
-    written.  `log_min` is the begin of the log.
+    Args:
+        log_min: physical offset at which the log begins.
+
+    Returns None, or why the journal does not continue the files; then nothing was written.
     """
     waiting: dict[tuple[str, int], list[bytes]] = {}
     firsts: dict[tuple[str, int], int] = {}
@@ -64,13 +66,13 @@ def file_saved_units(
     for key, path in paths.items():
         position = firsts[key] * CQ_UNIT_BYTES
         position_in_file = position % queues.file_bytes
-        # Writing would create the missing file again and hide the loss.
+        # Writing would make the missing file again and hide the loss.
         if position_in_file and not disk.exists(
             f"{path}/{log_file_name(position - position_in_file)}"
         ):
             return f"{path} has lost the file of queue offset {firsts[key]}"
     for key, runs in waiting.items():
-        # A queue object for this call only: the queues are loaded from their files next.
+        # A temporary queue object: the queues are loaded from their files afterwards.
         writer.write_units(ConsumeQueue(*key, paths[key]), firsts[key], b"".join(runs))
     state.queues.update(ends)
     return None

@@ -1,4 +1,4 @@
-"""Which log files expire, and what has to be appended again before they go.
+"""Retention: deletes expired log files, and first appends again the messages that still wait there.
 
-Also the refusal of writes when the disk is too full.
+It also decides when the disk is too full to write.
 """

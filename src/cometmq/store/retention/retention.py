@@ -1,24 +1,24 @@
-"""Retention: which files go, when, and when the disk is too full to write.
+"""Retention: decides which files are deleted, and when the disk is too full to write.
 
-Retention decides by age, hour and watermarks (``CleanCommitLogService``;
-docs/internals/store.md#retention) which log files expire, and has everything deleted that points
-only at them.  It never deletes the last file of anything, nor a file that somebody holds, and does
-not touch the log's content.
+Age, hour and watermarks (``CleanCommitLogService``; docs/internals/store.md#retention) decide which
+log files are deleted.  The queue and index files that lead only to them are deleted too.  The last
+file of the log, of a queue and of the index always stays, and so does a file that is held.
 
-A message in the oldest file may still wait, for a time of delivery or for the end of a transaction.
-It is appended again before the file goes (`moving`).  When that fails the file stays and writes
-are refused, with the reason.  Others hold their files instead (`holds`).
+A message in the oldest file may still wait for its time of delivery, or for the end of its
+transaction.  It is appended again before the file is deleted (moving.py).  When that fails, the
+file stays and writes are refused, with the reason.  Other users of old records hold their files
+(`holds`).
 
 =================  =============================================================================
-used share         what happens
+used share         result
 =================  =============================================================================
-> warning (90)     writes are refused; oldest files go whatever their age
-> forcibly (85)    oldest files go whatever their age; refusal stays as it is
-> max used (75)    expired files go now
-else               expired files go at the hours of `deleteWhen`; refusal ends at <= forcibly
+> warning (90)     writes are refused; the oldest files are deleted whatever their age
+> forcibly (85)    the oldest files are deleted whatever their age; a refusal stays
+> max used (75)    expired files are deleted now; a refusal ends
+else               expired files are deleted at the hours of `deleteWhen`; a refusal ends
 =================  =============================================================================
 
-The share is rounded up to whole percents, as upstream does.
+The share is rounded up to whole percents, as in RocketMQ.
 """
 
 from __future__ import annotations
@@ -65,24 +65,26 @@ _FULL_INTERVAL_MS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class DiskUse:
-    """What a check of the disk measures: used share in percent, ages of the oldest files in ms."""
+    """The result of a check of the disk."""
 
     used_percent: int
     ages_ms: Sequence[int]
+    """Ages of the oldest log files, oldest first; without the last file of the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionDecision:
-    """How many of the oldest log files go, and whether writes are refused."""
+    """How many of the oldest log files are to be deleted, and whether writes are refused."""
 
     file_count: int
     is_full: bool
+    """Whether the disk is too full to write."""
     is_forced: bool = False
-    """Whether files go for want of space, whatever their age."""
+    """Whether files are deleted to win space, whatever their age."""
 
 
 class _Goal(NamedTuple):
-    """How many log files are still to go, and whether they go for want of space."""
+    """How many log files are still to be deleted, and whether that is to win space."""
 
     file_count: int
     is_for_space: bool
@@ -96,7 +98,13 @@ def used_percent(total: int, used: int) -> int:
 def decide_retention(
     config: StoreConfig, use: DiskUse, *, hour: int, was_full: bool, is_manual: bool = False
 ) -> RetentionDecision:
-    """Decide by the table above; `ages_ms` must not include the last file."""
+    """Decide by the table above.
+
+    Args:
+        hour: the hour of the local day.
+        was_full: whether the disk was too full to write before.
+        is_manual: whether an operator asked for expired files to be deleted now.
+    """
     is_full = use.used_percent > config.disk_warning_percent or (
         was_full and use.used_percent > config.disk_clean_forcibly_percent
     )
@@ -114,22 +122,22 @@ def decide_retention(
 
 
 class RetentionState(IntFlag):
-    """What retention is doing: regions that run side by side, each on or off."""
+    """What retention is doing: regions that are on or off independently."""
 
     CHECKING = 1
     """A worker measures the disk and the files' ages."""
     FINDING = 2
-    """A worker finds where the queues begin now."""
+    """A worker finds the first message of each queue."""
     REMOVING = 4
     """A worker removes files."""
     FULL = 8
     """The disk is above its watermark: writes are refused."""
     STUCK = 16
-    """The oldest log file cannot go, since what waits in it could not be appended again."""
+    """The oldest log file cannot be deleted: its pending messages could not be appended again."""
 
 
 class RetentionEvent(IntEnum):
-    """What happens to retention; each event moves one region."""
+    """What happens to retention; each event turns one region on or off."""
 
     CHECK = 0
     CHECKED = 1
@@ -155,7 +163,7 @@ MOVES: Final = {
     RetentionEvent.FILE_STUCK: (RetentionState.STUCK, True),
     RetentionEvent.FILE_FREED: (RetentionState.STUCK, False),
 }
-"""By event: the region it moves, and whether it turns it on (else off)."""
+"""By event: a region, and whether the event turns it on (else off)."""
 
 
 def move(state: RetentionState, event: RetentionEvent) -> RetentionState:
@@ -171,7 +179,12 @@ def move(state: RetentionState, event: RetentionEvent) -> RetentionState:
 
 
 class Retention:
-    """Carries the decisions out."""
+    """Checks the disk and deletes the files of one store.
+
+    Args:
+        min_of: finds a queue's first message in the log, in a worker.
+        expire_ext: deletes the expired extension files of queues, in a worker.
+    """
 
     def __init__(
         self,
@@ -200,17 +213,17 @@ class Retention:
         self._goal = _Goal(0, is_for_space=False)
         self._next_check_ms = 0
         self._is_manual = False
-        """Whether an operator asked for expired files to go at the next check."""
+        """Whether an operator asked for expired files to be deleted at the next check."""
         self._removable: list[str] = []
-        """Paths that the next removal takes."""
+        """Paths that the next removal deletes."""
         self._cleaned_min = -1
-        """Begin of the log for which queue and index files were cleaned."""
+        """Begin of the log when queue and index files were last cleaned."""
         self._logged_hold: tuple[str, str] | None = None
         """Log file and holder of the last warning."""
-        self.kept = ""
-        """Why the oldest log file stays although it is to go; "" when none does."""
+        self.stuck_reason = ""
+        """Why the oldest log file stays although it is to be deleted; "" when none is."""
         self.holds: dict[str, Callable[[], int | None]] = {}
-        """By holder: the oldest physical offset that must stay, None for nothing."""
+        """By holder: returns the oldest physical offset that must stay, None for nothing."""
         self.used_percent = 0
 
     @property
@@ -220,14 +233,14 @@ class Retention:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the oldest file stays because what waits in it could not be appended again."""
+        """Whether the oldest log file stays because appending its messages again failed."""
         return bool(self.state & RetentionState.STUCK)
 
     def _move(self, event: RetentionEvent) -> None:
         self.state = move(self.state, event)
 
     def delete_expired_now(self) -> None:
-        """Let expired files go at the next turn, whatever the hour (an operator asked)."""
+        """Delete expired files at the next turn, whatever the hour (an operator asked)."""
         self._is_manual = True
         self._next_check_ms = 0
 
@@ -279,33 +292,35 @@ class Retention:
             )
         count = self.synced_count(decision.file_count)
         if count < decision.file_count:
-            # Sync before it is due, so that a full disk need not wait.
+            # Sync early, so that a full disk need not wait for the next round.
             self._writer.sync_round()
         self.drop_files(count, is_for_space=decision.is_forced)
 
     def synced_count(self, count: int) -> int:
-        """Return how many of the oldest `count` files may go: their units are on stable storage.
+        """Return how many of the oldest `count` log files have all their units on stable storage.
 
-        Units that a power cut takes are made again from the log.  Without the log a queue would
-        end where it was synced last and give its next message a queue offset that readers have
-        already seen.  A side file that does not know the queue's end yet has the same effect.
+        Only these may be deleted.  Units that a power cut takes are derived from the log again.
+        Without the log, the queue would end where it was synced last, and give its next message a
+        queue offset that readers have already seen.  The side file must have the queue's end for
+        the same reason.
         """
         synced = self._writer.recorded_position
         return sum(mapped.end <= synced for mapped in self._log.files[:count])
 
     def drop_files(self, count: int, *, is_for_space: bool = False) -> None:
-        """Delete the oldest log files, then everything that pointed only at them.
+        """Delete the oldest log files, and the queue and index files that lead only to them.
 
-        They go at once where nothing ever waits for its time, else one by one as each gets free.
+        Where no message was ever pending, they are deleted at once; else one after the other, each
+        when its pending messages were appended again.
         """
         wanted = min(count, len(self._log.files) - 1)
         if self._mover.is_busy:
-            # An earlier decision is still being carried out.
+            # The mover still works for an earlier decision.
             self._goal = self._goal._replace(file_count=max(self._goal.file_count, wanted))
             return
         self._goal = _Goal(wanted, is_for_space)
         if not wanted:
-            self._keep("", is_stuck=False)
+            self._set_stuck_reason("", is_failure=False)
         self._drop()
 
     def _drop(self) -> None:
@@ -320,12 +335,12 @@ class Retention:
     def _drop_first(self) -> str:
         mapped = self._log.drop_first_file()
         self._goal = self._goal._replace(file_count=self._goal.file_count - 1)
-        self._keep("", is_stuck=False)
+        self._set_stuck_reason("", is_failure=False)
         _LOG.info("log file %s expired", mapped.path)
         return mapped.path
 
     def _free_first(self) -> None:
-        """Have what waits in the oldest file appended again; then drop it and go on."""
+        """Have the oldest file's pending messages appended again; then drop it and go on."""
         first = self._log.files[0]
 
         def done(result: MoveResult) -> None:
@@ -337,24 +352,25 @@ class Retention:
                 self._drop()
             elif not result.is_free:
                 text = f"log file {first.path} is to go and stays: {result.reason}"
-                self._keep(text, is_stuck=result.is_failure)
+                self._set_stuck_reason(text, is_failure=result.is_failure)
 
         size = first.end - first.start
         self._mover.free(first.end, size, done, is_for_space=self._goal.is_for_space)
 
-    def _keep(self, text: str, *, is_stuck: bool) -> None:
-        if is_stuck != self.is_stuck:
-            if is_stuck:
+    def _set_stuck_reason(self, reason: str, *, is_failure: bool) -> None:
+        """Note why the oldest log file stays, and whether writes are refused for it."""
+        if is_failure != self.is_stuck:
+            if is_failure:
                 self._move(RetentionEvent.FILE_STUCK)
-                _LOG.error("%s; writes are refused until it can go", text)
+                _LOG.error("%s; writes are refused until it can go", reason)
             else:
                 self._move(RetentionEvent.FILE_FREED)
                 _LOG.warning("the oldest log file no longer holds up writes")
             self._next_check_ms = 0
-        self.kept = text
+        self.stuck_reason = reason
 
     def _dropped(self, paths: list[str]) -> None:
-        """Remove log files, and the files that point only at them."""
+        """Remove dropped log files, and the files that lead only to them."""
         is_moved = self._cleaned_min != self._log.min_offset
         if is_moved:
             self._cleaned_min = self._log.min_offset
@@ -364,7 +380,7 @@ class Retention:
             self.find_minima()
 
     def find_minima(self) -> None:
-        """Have a worker find where queues begin now, then delete the files in front of that."""
+        """Have a worker find the first message of each queue, then delete the files before it."""
         if self.state & RetentionState.FINDING:
             return
         self._move(RetentionEvent.FIND)
@@ -387,7 +403,7 @@ class Retention:
         self._workers.submit(work, done)
 
     def _remove_later(self, paths: list[str]) -> None:
-        """Have files removed, in this order and after those of earlier calls."""
+        """Have a worker remove files, in this order and after those of earlier calls."""
         self._removable += paths
         if not self._removable or self.state & RetentionState.REMOVING:
             return
@@ -404,11 +420,13 @@ class Retention:
         self._workers.submit(lambda: self._remove(batch), done)
 
     def clean_queues(self, forget: Callable[[ConsumeQueue], None]) -> None:
-        """Remove the queues all of whose messages are gone (``cleanExpired``).
+        """Remove the queues whose messages have all expired (``cleanExpired``).
 
-        A worker finds them; `forget` is called on the loop for each, before its directory goes.
-        The next message of such a queue begins at queue offset 0 again, so a queue at which a pull
-        waits stays.  Queues of system topics stay too.
+        The next message of such a queue gets queue offset 0 again, so a queue at which a pull waits
+        stays.  Queues of system topics stay too.
+
+        Args:
+            forget: called on the loop for each queue, before its directory is removed.
         """
         queues = [
             queue
@@ -450,7 +468,7 @@ class Retention:
             self._writer.remove(queue.path.rpartition("/")[0])
 
     def _is_first_held(self) -> bool:
-        """Return whether somebody still needs the oldest log file; log it once for each file."""
+        """Return whether a holder needs the oldest log file; log this once for each file."""
         first = self._log.files[0]
         for holder, oldest in self.holds.items():
             physical_offset = oldest()
@@ -470,9 +488,9 @@ class Retention:
     def _remove(self, paths: list[str]) -> list[str]:
         """Remove files in order; return those that remain.
 
-        A file remains when it, or one before it in its folder, cannot be removed.  A log with a
-        gap does not open, so the name of a log file is durably gone before the next one goes:
-        otherwise a power cut could bring back an older file and not the younger one.
+        A file remains when it, or one before it in its directory, cannot be removed.  After each
+        log file the directory is synced.  Otherwise a power cut could bring back an older file but
+        not a newer one, and a log with a gap does not open.
         """
         remaining: list[str] = []
         for path in paths:
@@ -492,7 +510,7 @@ class Retention:
         return remaining
 
     def _expired_queue_files(self) -> list[str]:
-        """Return the queue files in front of the one that holds the queue's first message."""
+        """Return the queue files before the one with the queue's first message, and forget them."""
         file_bytes = self._queues.file_bytes
         paths: list[str] = []
         for queue in self._queues:

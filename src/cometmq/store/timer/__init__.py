@@ -1,4 +1,4 @@
-"""The timer wheel and timer log of a store, in RocketMQ's format.
+"""The timer wheel and the timer log of a store, in RocketMQ's format.
 
-The wheel maps a second to the units of the log that are due in it.
+The wheel maps a slot of time to the units of the timer log that are due then.
 """

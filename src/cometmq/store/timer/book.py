@@ -1,19 +1,21 @@
-"""The timers of a store on disk: wheel, timer log and ``timercheck`` together.
+"""The timer files of a store: the wheel, the timer log and ``timercheck``.
 
-The book opens and recovers the three files, adds units to slots, and writes changes in an order
-that holds after any crash.  The broker decides when a message is due, and delivers it.
+The book opens and recovers the files, adds units to slots, and writes changes in an order that any
+crash leaves consistent.  The broker decides when a message is due, and delivers it.
 
-All three files are a cache of queue 0 of ``rmq_sys_wheel_timer``: messages they lack are read from
-there again.  They are written in this order, each synced before the next: timer log, wheel,
-timercheck.  So the other files always have what timercheck says, and messages beyond it are added
-twice at most: a unit that points to the same message as another of its slot counts once.
+The files are a cache of queue 0 of ``rmq_sys_wheel_timer``: messages that they lack are read from
+that queue again.  They are written in the order timer log, wheel, timercheck, each synced before
+the next.  So timer log and wheel always have everything that timercheck states.  Messages behind
+that may be added a second time after a crash; two units of a slot that lead to one message count
+once.
 
-Recovery follows ``TimerMessageStore.recover`` (RocketMQ 5.4.0): units behind the flushed position
-go into their slots again, and reading the queue continues behind the messages they point to.  Java
-goes back to the checkpoint's queue offset instead and adds those messages twice.
+Recovery follows ``TimerMessageStore.recover`` (RocketMQ 5.4.0).  The units behind the flushed
+position of the timer log are added to their slots again.  Then the queue is read from behind the
+messages of these units.  Java reads it from the checkpoint's queue offset instead and adds those
+messages twice.
 
-A wheel of another precision (``timerPrecisionMs``) is made again: its file does not state the
-precision, but the units to which its slots lead do.
+A wheel with another precision (``timerPrecisionMs``) is made again.  The wheel's file does not
+state its precision; the units to which its slots lead do.
 """
 
 from __future__ import annotations
@@ -50,16 +52,19 @@ _LOG: Final = logging.getLogger("cometmq.store")
 
 @dataclass(slots=True)
 class TimerWrite:
-    """What one round writes; `write` is for a worker."""
+    """The changes that one call of `TimerBook.write` writes."""
 
     pieces: list[tuple[int, bytes]]
+    """Of the timer log: position and bytes."""
     pages: list[tuple[int, bytes]]
+    """Of the wheel: position and bytes."""
     checkpoint: TimerCheckpoint
     log_end: int
+    """Where the timer log ends with these pieces."""
 
 
 class TimerBook:
-    """The files of one store, open."""
+    """The open timer files of one store."""
 
     def __init__(self, disk: Disk, root: str, log_file_bytes: int, rules: TimerRules) -> None:
         self._disk = disk
@@ -69,9 +74,9 @@ class TimerBook:
         self.log = TimerLog(disk, root, log_file_bytes)
         self.checkpoint = TimerCheckpoint()
         self.read_ms = 0
-        """Time of the first slot that is not wholly delivered."""
+        """Time of the first slot of which not all messages are delivered."""
         self.queue_offset = 0
-        """Queue offset of the next message of the timer topic to add."""
+        """Queue offset in the timer topic of the next message to add."""
         self._wheel_file: RandomFile | None = None
         self._log_file: tuple[int, RandomFile] | None = None
         self._dropped_below = 0
@@ -81,12 +86,12 @@ class TimerBook:
     # -- opening ---------------------------------------------------------------------------
 
     def load(self, store: MessageStore, now_ms: int) -> None:
-        """Read and recover.  Blocks; after the store is loaded."""
+        """Read and recover the files, after the store is loaded.  Blocks."""
         rules = self.rules
         self.checkpoint = check = read_timer_checkpoint(self._disk, self._root)
         has_wheel = self._load_wheel()
         misplaced: list[TimerLogUnit] = []
-        last_place, first_ms = self._load_log(
+        last_physical_offset, first_ms = self._load_log(
             check.log_flush_position if has_wheel else 0,
             (0, 1 << 62)
             if has_wheel
@@ -95,16 +100,17 @@ class TimerBook:
         )
         low = store.min_queue_offset(TIMER_TOPIC, 0)
         high = store.max_queue_offset(TIMER_TOPIC, 0)
-        taken_to = check.queue_offset
-        if last_place is not None:
-            taken_to = max(taken_to, first_behind(store, low, high, last_place))
-        self.queue_offset = min(max(taken_to, low), high)
-        # A first life that ended before its first `timercheck` has left units whose time has come.
+        following = check.queue_offset
+        if last_physical_offset is not None:
+            following = max(following, first_behind(store, low, high, last_physical_offset))
+        self.queue_offset = min(max(following, low), high)
+        # Without `timercheck`, after a first run that was short, units may be due already.
         self.read_ms = rules.floor(check.read_time_ms or min(now_ms, first_ms or now_ms))
-        self._place_anew(misplaced, now_ms)
-        self._gather_old(now_ms)
+        self._add_again(misplaced, now_ms)
+        self._move_old_slots(now_ms)
 
     def _load_wheel(self) -> bool:
+        """Read the wheel's file; return whether there is a usable one."""
         path = f"{self._root}/timerwheel"
         if not self._disk.exists(path):
             return False
@@ -119,7 +125,7 @@ class TimerBook:
             self._disk.remove(path)
             return False
         self.wheel.read(self._disk.open_random(path, WHEEL_BYTES, create=False))
-        if self._is_of_this_precision():
+        if self._has_this_precision():
             return True
         _LOG.warning(
             "%s was made with another timerPrecisionMs: made again with %d from the timer log",
@@ -130,15 +136,16 @@ class TimerBook:
         self.wheel = TimerWheel(self.rules.precision_ms)
         return False
 
-    def _is_of_this_precision(self) -> bool:
+    def _has_this_precision(self) -> bool:
+        """Return whether the newest unit confirms the precision of the wheel that was read."""
         newest = self.wheel.newest()
         unit = None if newest is None else self.log.reader().unit(newest[1].last)
         if newest is None or unit is None:
             return True
         return unit.slot_time_ms == newest[0] * self.rules.precision_ms
 
-    def _place_anew(self, units: list[TimerLogUnit], now_ms: int) -> None:
-        """Move units that fit no slot of this precision, or lie too far ahead, to another slot."""
+    def _add_again(self, units: list[TimerLogUnit], now_ms: int) -> None:
+        """Add units that fit no slot of this precision, or lie too far ahead, to another slot."""
         write_ms = self.rules.floor(now_ms)
         for unit in units:
             if unit.slot_time_ms < self.read_ms:
@@ -156,11 +163,14 @@ class TimerBook:
     def _load_log(
         self, flush_position: int, slots_ms: tuple[int, int], misplaced: list[TimerLogUnit]
     ) -> tuple[int | None, int | None]:
-        """Find the end, put units behind `flush_position` into slots.
+        """Find the end of the timer log, and add the units behind `flush_position` to their slots.
 
-        Those before `slots_ms` are delivered; those behind it, and those of another precision,
-        are added to `misplaced`.  Returns the last place in the log of messages that they point to,
-        and the time of their first slot; None when there are none.
+        Args:
+            slots_ms: a range of slot times.  Units before it are delivered.
+            misplaced: gets the units behind that range, and those of another precision.
+
+        Returns the largest physical offset to which a unit leads, and the time of the first slot
+        with an undelivered unit; each is None without such a unit.
         """
         log, wheel = self.log, self.wheel
         starts = log.starts()
@@ -172,15 +182,15 @@ class TimerBook:
         begin -= (begin - start) % TIMER_LOG_UNIT_BYTES
         end = starts[-1] + log.file_bytes
         reader = log.reader()
-        last_place: int | None = None
+        last_physical_offset: int | None = None
         first_ms: int | None = None
-        behind = begin
+        log_end = begin
         for position, raw in reader.blocks(begin, end):
-            behind = position + len(raw)
+            log_end = position + len(raw)
             for number, fields in enumerate(TIMER_LOG_UNIT.iter_unpack(raw)):
                 unit = TimerLogUnit._make(fields)
                 slot_ms = unit.slot_time_ms
-                last_place = max(unit.physical_offset, last_place or 0)
+                last_physical_offset = max(unit.physical_offset, last_physical_offset or 0)
                 if slot_ms < slots_ms[0]:
                     continue
                 first_ms = min(slot_ms, first_ms or slot_ms)
@@ -189,13 +199,14 @@ class TimerBook:
                     continue
                 change = -1 if unit.magic & TIMER_DELETE else 1
                 wheel.revise(unit.slot_time_ms, position + number * TIMER_LOG_UNIT_BYTES, change)
-        log.end = log.written = behind
-        return last_place, first_ms
+        log.end = log.written = log_end
+        return last_physical_offset, first_ms
 
-    def _gather_old(self, now_ms: int) -> None:
-        """Move slots that the wheel would soon use for other times to where reading goes on.
+    def _move_old_slots(self, now_ms: int) -> None:
+        """Move the units of old slots, which the wheel would soon use for other times, to one slot.
 
-        A Java broker forgets them; here a store may have been away for longer.
+        That is the slot at which reading continues.  A Java broker loses these units, after it was
+        stopped for about a week.
         """
         rules = self.rules
         first_ms = rules.floor(now_ms) - (SLOTS_AHEAD - SLOTS_BLANK) * rules.precision_ms
@@ -211,29 +222,35 @@ class TimerBook:
                 self.add(first_ms, rules.floor(now_ms), magic, physical_offset, size, 0)
         self.read_ms = first_ms
 
-    # -- placing ---------------------------------------------------------------------------
+    # -- adding ----------------------------------------------------------------------------
 
     def add(
-        self, slot_ms: int, write_ms: int, magic: int, place: int, size: int, topic_hash: int
+        self,
+        slot_ms: int,
+        write_ms: int,
+        magic: int,
+        physical_offset: int,
+        size: int,
+        topic_hash: int,
     ) -> int:
-        """Add a message to a slot; return the position of its unit."""
+        """Add a message to a slot; return the position of its unit in the timer log."""
         position = self.log.next_position()
-        self.add_run(slot_ms, write_ms, magic, [(place, size, topic_hash)])
+        self.add_run(slot_ms, write_ms, magic, [(physical_offset, size, topic_hash)])
         return position
 
     def add_run(
         self, slot_ms: int, write_ms: int, magic: int, units: Sequence[tuple[int, int, int]]
     ) -> None:
-        """Add messages to a slot, in order: physical offset, size and topic hash of each."""
+        """Add messages to a slot, in order, given physical offset, size and topic hash of each."""
         log, pack = self.log, TIMER_LOG_UNIT.pack
         change = -1 if magic & TIMER_DELETE else 1
         done = 0
         while done < len(units):
-            some = units[done : done + log.room()]
+            file_units = units[done : done + log.room()]
             position = log.next_position()
-            last = position + (len(some) - 1) * TIMER_LOG_UNIT_BYTES
-            previous = self.wheel.add_run(slot_ms, position, last, change * len(some))
-            # Each names the one before it: the first that of the slot, the others their neighbour.
+            last = position + (len(file_units) - 1) * TIMER_LOG_UNIT_BYTES
+            previous = self.wheel.add_run(slot_ms, position, last, change * len(file_units))
+            # A unit has the position of the one before it in the slot.
             chain = (previous, *range(position, last, TIMER_LOG_UNIT_BYTES))
             delay_ms = slot_ms - write_ms
             log.append(
@@ -245,16 +262,18 @@ class TimerBook:
                             magic,
                             write_ms,
                             delay_ms,
-                            place,
+                            physical_offset,
                             size,
                             topic_hash,
                             0,
                         )
-                        for before, (place, size, topic_hash) in zip(chain, some, strict=True)
+                        for before, (physical_offset, size, topic_hash) in zip(
+                            chain, file_units, strict=True
+                        )
                     ]
                 )
             )
-            done += len(some)
+            done += len(file_units)
 
     def clear(self, slot_ms: int) -> None:
         """Make a slot blank."""
@@ -263,22 +282,22 @@ class TimerBook:
     # -- writing ---------------------------------------------------------------------------
 
     def take(self, read_ms: int, queue_offset: int, now_ms: int) -> TimerWrite:
-        """Take all changes to write, with the progress they stand for."""
+        """Take all changes since the last call, with the progress that they belong to."""
         old = self.checkpoint
-        moved = (read_ms, queue_offset) != (old.read_time_ms, old.master_queue_offset)
+        has_progressed = (read_ms, queue_offset) != (old.read_time_ms, old.master_queue_offset)
         checkpoint = TimerCheckpoint(
             read_ms,
             self.log.end,
             queue_offset,
             queue_offset,
             old.state_version,
-            now_ms if moved else old.timestamp_ms,
-            old.counter + moved,
+            now_ms if has_progressed else old.timestamp_ms,
+            old.counter + has_progressed,
         )
         return TimerWrite(self.log.pieces(), self.wheel.take_dirty(), checkpoint, self.log.end)
 
     def write(self, work: TimerWrite) -> None:
-        """Write and sync in order.  Blocks: for a worker, one at a time."""
+        """Write and sync changes in order.  Blocks: for a worker, one call at a time."""
         disk, file_bytes = self._disk, self.log.file_bytes
         self.at("timer.before_log")
         synced: dict[int, RandomFile] = {}
@@ -303,12 +322,12 @@ class TimerBook:
         self.at("timer.check_written")
 
     def wrote(self, work: TimerWrite) -> None:
-        """Note on the loop that a `write` has returned."""
+        """Note that a `write` has returned; on the loop."""
         self.log.wrote(work.log_end)
         self.checkpoint = work.checkpoint
 
     def failed(self, work: TimerWrite) -> None:
-        """Note that a `write` has raised: the next one writes all of it again."""
+        """Note that a `write` has raised; the next one writes everything again."""
         self.wheel.put_back_dirty(work.pages)
 
     def _open_log_file(self, start: int) -> RandomFile:
@@ -333,10 +352,11 @@ class TimerBook:
         return self._wheel_file
 
     def drop_expired(self, min_physical_offset: int) -> int:
-        """Remove log files all of whose units point before the log's begin; return their number.
+        """Remove the timer-log files whose units all lead before the log's begin; return how many.
 
-        Blocks.  The last unit rules most files out.  Units that waited at a stop are added again
-        behind younger messages, so all units are checked before a file goes.
+        Blocks.  The last unit of a file decides most cases.  But a unit may be newer than those of
+        later messages, since units that waited at a stop are added again; so all units of a file
+        are checked before it is removed.
         """
         count = 0
         if min_physical_offset <= self._dropped_below:
@@ -353,7 +373,7 @@ class TimerBook:
             if any((units["physical_offset"] >= min_physical_offset).any() for units in runs):
                 break
             self._disk.remove(f"{self.log.folder}/{start:0{TIMER_LOG_NAME_DIGITS}d}")
-            # In order also over a power cut: a log is read from its first file on.
+            # A log is read from its first file on, so files must go in order, a power cut included.
             self._disk.sync_dir(self.log.folder)
             count += 1
         self._dropped_below = min_physical_offset

@@ -1,18 +1,18 @@
-"""The timer messages that a Java broker has taken up and not delivered, read from its files.
+"""Counts the undelivered timer messages in the files of a Java broker.
 
-At its start a broker that does not serve timers counts them and names the oldest record they need,
-so that retention leaves it alone.  Nothing is delivered or written: the files go back to a Java
-broker as they are.
+A broker that does not serve timers counts them at its start and finds the oldest record that they
+need, so that retention keeps it.  It delivers and writes nothing: a Java broker can open the files
+again as they are.
 
-Timer messages (docs/internals/delivery.md#exact-timers) wait in two places: in the wheel, whose
-content is the timer log below `timerlog/`, and in queue 0 of ``rmq_sys_wheel_timer``.  From that
-queue Java's recovery takes them up, beginning behind the last message that has a unit.
+Timer messages (docs/internals/delivery.md#exact-timers) wait in the wheel, and before that in queue
+0 of ``rmq_sys_wheel_timer``.  Java's recovery takes them from that queue, beginning behind the last
+message that has a unit in the timer log.
 
-The log alone is enough: the wheel only chains its units by slot, and Java's recovery makes the
-wheel again from them.  A unit is pending when its slot is not before the read time of
-`config/timercheck`.  Java writes that file once a second, so after a kill some delivered messages
-count again, and Java delivers them again.  Files whose units were all written more than the
-wheel's seven days before the read time are skipped.
+The timer log (`timerlog/`) has all units of the wheel.  The wheel only chains them by slot, and
+Java's recovery makes the wheel from them, so its file is not read here.  A unit is pending when its
+slot is not before the read time of `config/timercheck`.  Java writes that file once a second, so
+after a kill some delivered messages count too, and Java delivers them again.  Files whose units
+were all written more than the wheel's seven days before the read time are skipped.
 """
 
 from __future__ import annotations
@@ -62,27 +62,27 @@ _MAGIC_MASK: Final = 0xF
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """Messages of one kind that wait for a Java broker."""
+    """The undelivered messages of one kind that a Java broker has left."""
 
     count: int = 0
     oldest: int | None = None
-    """Physical offset of the first record that is needed for them; None when none waits."""
+    """Physical offset of the first record that is needed for them; None without a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingUnits:
-    """What the timer log still has to deliver."""
+    """The undelivered messages in a timer log."""
 
     count: int
-    """Messages; recalled ones and the recalls themselves are not counted."""
+    """Messages, without recalled ones."""
     oldest: int | None
-    """Smallest physical offset any of their units points to."""
+    """Smallest physical offset to which a unit of an undelivered message leads."""
     last_taken: int | None
     """Physical offset of the last message that got a unit; None for an empty log."""
 
 
 def read_timer_checkpoint(disk: Disk, root: str) -> TimerCheckpoint:
-    """Give `config/timercheck`; zeros where there is none."""
+    """Return the content of `config/timercheck`; zeros where there is none."""
     try:
         return decode_timer_checkpoint(disk.read_bytes(f"{root}/config/timercheck"))
     except (FileNotFoundError, CodecError):
@@ -90,32 +90,36 @@ def read_timer_checkpoint(disk: Disk, root: str) -> TimerCheckpoint:
 
 
 def scan_timer_log(disk: Disk, root: str, read_time_ms: int, log_min: int) -> PendingUnits:
-    """Count units from a slot time on that point into the commit log (at or above `log_min`).
+    """Count the messages that the units of a timer log still have to deliver.
 
     Blocks; a million units take about half a second.
+
+    Args:
+        read_time_ms: the units of earlier slots are delivered.
+        log_min: where the commit log begins; units of records before it do not count.
     """
     count = 0
     oldest: int | None = None
     last_taken: int | None = None
     for raw in _runs(disk, f"{root}/timerlog", read_time_ms - _WHEEL_MS):
         # Plain tuples: there may be millions.
-        for size, _, magic, write_ms, delay_ms, place, _, _, _ in TIMER_LOG_UNIT.iter_unpack(raw):
+        for size, _, magic, write_ms, delay_ms, offset, _, _, _ in TIMER_LOG_UNIT.iter_unpack(raw):
             if magic == MAGIC_TIMER_BLANK:
                 break
             if size != TIMER_LOG_UNIT_BYTES or magic & ~_MAGIC_MASK:
                 return PendingUnits(max(0, count), oldest, last_taken)
-            last_taken = place
-            if write_ms + delay_ms < read_time_ms or place < log_min:
+            last_taken = offset
+            if write_ms + delay_ms < read_time_ms or offset < log_min:
                 continue
-            # A recall takes itself and the message it names out of the count, as the wheel does.
+            # As in the wheel's count, a recall takes the message that it recalls out again.
             count += -1 if magic & TIMER_DELETE else 1
-            if oldest is None or place < oldest:
-                oldest = place
+            if oldest is None or offset < oldest:
+                oldest = offset
     return PendingUnits(max(0, count), oldest, last_taken)
 
 
 def _runs(disk: Disk, folder: str, written_from_ms: int) -> Iterator[bytes]:
-    """Whole units in log order, some thousands at a time; old files are left out."""
+    """Yield the bytes of whole units in log order, some thousands at a time, without old files."""
     names = [name for name in disk.listdir(folder) if len(name) == _NAME_DIGITS and name.isdigit()]
     for name in names:
         path = f"{folder}/{name}"
@@ -135,27 +139,27 @@ def _runs(disk: Disk, folder: str, written_from_ms: int) -> Iterator[bytes]:
 
 
 def _is_old(file: RandomFile, size: int, written_from_ms: int) -> bool:
-    """Whether a full file ends with units of before a time."""
-    # The last place may be the blank's; the one before it is a unit in a full file.
-    place = (size // TIMER_LOG_UNIT_BYTES - 2) * TIMER_LOG_UNIT_BYTES
-    if place < 0:
+    """Return whether the last unit of a full file was written before a time."""
+    # The blank may take the last position; in a full file the one before it has a unit.
+    position = (size // TIMER_LOG_UNIT_BYTES - 2) * TIMER_LOG_UNIT_BYTES
+    if position < 0:
         return False
-    unit = TimerLogUnit._make(TIMER_LOG_UNIT.unpack(file.read(place, TIMER_LOG_UNIT_BYTES)))
+    unit = TimerLogUnit._make(TIMER_LOG_UNIT.unpack(file.read(position, TIMER_LOG_UNIT_BYTES)))
     return unit.is_valid and unit.write_time_ms < written_from_ms
 
 
 def count_timer_messages(store: MessageStore, disk: Disk) -> Carried:
-    """Count the timer messages that are not delivered yet.  Blocks; before the store serves."""
+    """Count the undelivered timer messages of a store, before it serves.  Blocks."""
     checkpoint = read_timer_checkpoint(disk, store.config.root)
     log_min = store.min_physical_offset
     pending = scan_timer_log(disk, store.config.root, checkpoint.read_time_ms, log_min)
     low = store.min_queue_offset(TIMER_TOPIC, 0)
     high = store.max_queue_offset(TIMER_TOPIC, 0)
-    taken_to = checkpoint.queue_offset
+    following = checkpoint.queue_offset
     if pending.last_taken is not None:
-        taken_to = first_behind(store, low, high, pending.last_taken)
-    # As TimerMessageStore.recover: never ahead of what the checkpoint says.
-    start = min(max(min(taken_to, checkpoint.master_queue_offset), low), high)
+        following = first_behind(store, low, high, pending.last_taken)
+    # As TimerMessageStore.recover: not behind the offset that the checkpoint states.
+    start = min(max(min(following, checkpoint.master_queue_offset), low), high)
     oldest = pending.oldest
     if start < high:
         first = _physical_offset_at(store, TIMER_TOPIC, 0, start)
@@ -167,43 +171,51 @@ def count_timer_messages(store: MessageStore, disk: Disk) -> Carried:
 def _messages(
     store: MessageStore, topic: str, queue_id: int, start: int
 ) -> Iterator[StoredMessage]:
-    """All readable messages of a queue from an offset on."""
-    place = max(start, store.min_queue_offset(topic, queue_id))
+    """Yield the readable messages of a queue from an offset on."""
+    queue_offset = max(start, store.min_queue_offset(topic, queue_id))
     end = store.max_queue_offset(topic, queue_id)
-    while place < end:
-        found = _get(store, topic, queue_id, place, _READ_COUNT)
-        if found is None or found.next_queue_offset <= place:
+    while queue_offset < end:
+        result = _get(store, topic, queue_id, queue_offset, _READ_COUNT)
+        if result is None or result.next_queue_offset <= queue_offset:
             return
-        if found.status is GetStatus.FOUND:
-            # What cannot be read ends nothing: Java would ask again, so it counts as open.
+        if result.status is GetStatus.FOUND:
+            # Skip records that cannot be decoded.
             with contextlib.suppress(CodecError):
-                yield from decode_messages(b"".join(found.chunks))
-        place = found.next_queue_offset
+                yield from decode_messages(b"".join(result.chunks))
+        queue_offset = result.next_queue_offset
 
 
 def _get(
-    store: MessageStore, topic: str, queue_id: int, place: int, count: int
+    store: MessageStore, topic: str, queue_id: int, queue_offset: int, count: int
 ) -> GetResult | None:
+    """Read a queue; None when that fails."""
     try:
-        found = store.get(topic, queue_id, place, count, _READ_BYTES, allow_cold=True)
+        result = store.get(topic, queue_id, queue_offset, count, _READ_BYTES, allow_cold=True)
     except StoreError:
         return None
-    return found if isinstance(found, GetResult) else None
+    return result if isinstance(result, GetResult) else None
 
 
-def _physical_offset_at(store: MessageStore, topic: str, queue_id: int, place: int) -> int | None:
-    """Physical offset of the message at or behind a queue offset; None when there is none."""
-    for message in _messages(store, topic, queue_id, place):
+def _physical_offset_at(
+    store: MessageStore, topic: str, queue_id: int, queue_offset: int
+) -> int | None:
+    """Return the physical offset of the first readable message from a queue offset on, or None."""
+    for message in _messages(store, topic, queue_id, queue_offset):
         return message.physical_offset
     return None
 
 
 def first_behind(store: MessageStore, low: int, high: int, physical_offset: int) -> int:
-    """First queue offset of the timer topic whose record lies behind a physical offset."""
+    """Return the first queue offset of the timer topic whose record is behind a physical offset.
+
+    Args:
+        low: the first queue offset to search.
+        high: the queue offset behind the last one to search; the result when no record is behind.
+    """
     while low < high:
         middle = (low + high) // 2
-        found = _physical_offset_at(store, TIMER_TOPIC, 0, middle)
-        if found is not None and found <= physical_offset:
+        middle_physical = _physical_offset_at(store, TIMER_TOPIC, 0, middle)
+        if middle_physical is not None and middle_physical <= physical_offset:
             low = middle + 1
         else:
             high = middle

@@ -1,8 +1,8 @@
-"""The timer log: one unit for each timed message that is placed in a slot.
+"""The timer log: one unit for each timed message that was added to a slot.
 
-Files ``timerlog/%020d`` of equal size; the layout of units and of a file's end is in
-`cometmq.codec.timer`.  Units wait in memory until `TimerBook` has them written; positions count
-all bytes of all files, the unused end of each included.
+The files ``timerlog/%020d`` have one size; `cometmq.codec.timer` has the layout of units and of a
+file's end.  Units stay in memory until `TimerBook` has written them.  A position counts all bytes
+of all files before it, the unused ends of files included.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from cometmq.codec.timer import (
     TimerLogUnit,
     encode_timer_log_blank,
 )
+from cometmq.store.recovery.file_sizes import size_of_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +41,7 @@ _MAGIC_MASK: Final = 0xF
 _BLOCK_UNITS: Final = 4096
 _BLOCK_BYTES: Final = _BLOCK_UNITS * TIMER_LOG_UNIT_BYTES
 _CHAIN_UNITS_MIN: Final = 16 * _BLOCK_UNITS
-"""A slot that spans more units than this, and has few of them, is read along its chain."""
+"""A slot that spans more units than this, and owns few of them, is read along its chain."""
 _CHAIN_SHARE: Final = 32
 _FIELDS: Final = [
     ("size", ">i4"),
@@ -80,7 +81,11 @@ class SlotUnits:
 
 
 class TimerLogReader:
-    """Reads units, also those that were not yet written when it was made.  For one thread."""
+    """Reads units, also those that were not written when the reader was made.  For one thread.
+
+    Args:
+        pieces: position and bytes of the units that are in memory only.
+    """
 
     def __init__(
         self, disk: Disk, folder: str, file_bytes: int, pieces: list[tuple[int, bytes]]
@@ -116,7 +121,11 @@ class TimerLogReader:
         return file
 
     def slot(self, slot_ms: int, slot: Slot) -> SlotUnits:
-        """Return all units of a slot: a dense one is read at once, others along the chain."""
+        """Return all units of a slot.
+
+        Where the slot owns many of the units it spans, all are read in one go; else its chain is
+        followed.
+        """
         reach = (slot.last - slot.first) // TIMER_LOG_UNIT_BYTES + 1
         if reach > _CHAIN_UNITS_MIN and reach > slot.message_count * _CHAIN_SHARE:
             return self._follow(slot)
@@ -141,7 +150,7 @@ class TimerLogReader:
         return slot_units
 
     def blocks(self, position: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """Whole sound units from a position to an end: position and bytes of runs of them."""
+        """Yield the sound units from a position to an end: position and bytes of runs of them."""
         import numpy as np
 
         while position < end:
@@ -157,7 +166,7 @@ class TimerLogReader:
                 position += count * TIMER_LOG_UNIT_BYTES
             if count == len(units) and count:
                 continue
-            # Behind the last unit of a file lies its blank, or nothing.
+            # The blank follows the last unit of a file, if there is room for one.
             head = raw[count * TIMER_LOG_UNIT_BYTES :][:TIMER_LOG_BLANK_BYTES]
             following = (position // self._file_bytes + 1) * self._file_bytes
             is_blank = len(head) == TIMER_LOG_BLANK_BYTES and (
@@ -172,7 +181,7 @@ class TimerLogReader:
             position = following
 
     def arrays(self, position: int, end: int) -> Iterator[np.ndarray]:
-        """As `blocks`: arrays of units with fields like ``write_ms`` and ``physical_offset``."""
+        """As `blocks`, as arrays with fields like ``write_ms`` and ``physical_offset``."""
         import numpy as np
 
         for _, raw in self.blocks(position, end):
@@ -186,7 +195,7 @@ class TimerLogReader:
             if unit is None:
                 break
             chain.append((position, unit))
-            # A chain runs backwards; anything else would run for ever.
+            # A chain leads backwards; a damaged one could be a circle.
             position = unit.previous if unit.previous < position else -1
         slot_units = SlotUnits()
         for position, unit in reversed(chain):
@@ -211,17 +220,24 @@ class TimerLogReader:
 
 
 class TimerLog:
-    """The end of the log: appends go here."""
+    """The end of the log: appends go here.
+
+    Files keep the size that they were made with; `file_bytes` is for a new log.
+
+    Raises:
+        StoreCorrupt: they do not tell their size.
+    """
 
     def __init__(self, disk: Disk, root: str, file_bytes: int) -> None:
         self._disk = disk
         self.folder = f"{root}/timerlog"
-        self.file_bytes = file_bytes
+        self.file_bytes = size_of_row(disk, self.folder, "mappedFileSizeTimerLog", file_bytes)
         self.end = 0
-        """End of the log; the next unit goes here or, after a blank, into the next file."""
+        """Where the log ends; the next unit goes here or, after a blank, into the next file."""
         self.written = 0
-        """End of what is in the files; later units are in memory only."""
+        """Units below this position are in files, later ones only in memory."""
         self._pieces: list[tuple[int, bytearray]] = []
+        """Position and bytes of the units in memory, a piece within one file."""
 
     def starts(self) -> list[int]:
         """Return the first positions of the files.  May block."""
@@ -244,11 +260,11 @@ class TimerLog:
     def room(self) -> int:
         """Return how many units fit into the file of `next_position`."""
         position = self.next_position()
-        left = self.file_bytes - position % self.file_bytes - TIMER_LOG_BLANK_BYTES
-        return left // TIMER_LOG_UNIT_BYTES
+        room_bytes = self.file_bytes - position % self.file_bytes - TIMER_LOG_BLANK_BYTES
+        return room_bytes // TIMER_LOG_UNIT_BYTES
 
     def append(self, raw: bytes) -> None:
-        """Append packed units at `next_position`, for which there is room; they wait in memory."""
+        """Append packed units at `next_position`, in memory; the file must have room for them."""
         position = self.next_position()
         if position != self.end:
             self._add(self.end, encode_timer_log_blank(position - self.end))
@@ -264,21 +280,25 @@ class TimerLog:
         self._pieces.append((position, bytearray(raw)))
 
     def pieces(self) -> list[tuple[int, bytes]]:
-        """Return position and bytes of unwritten pieces, each within one file."""
+        """Return position and bytes of the units in memory, each piece within one file."""
         return [(start, bytes(piece)) for start, piece in self._pieces]
 
     def wrote(self, end: int) -> None:
-        """Note that all units before a position are in the files."""
+        """Note that all units before a position are in files."""
         self.written = end
-        kept: list[tuple[int, bytearray]] = []
+        unwritten: list[tuple[int, bytearray]] = []
         for start, piece in self._pieces:
             if start + len(piece) > end:
                 cut = max(0, end - start)
-                kept.append((start + cut, piece[cut:]))
-        self._pieces = kept
+                unwritten.append((start + cut, piece[cut:]))
+        self._pieces = unwritten
 
-    def reader(self, need_to: int | None = None) -> TimerLogReader:
-        """Make a reader for a worker; `need_to` is the last position it will ask for."""
-        is_written = need_to is not None and need_to < self.written
+    def reader(self, last: int | None = None) -> TimerLogReader:
+        """Make a reader for a worker.
+
+        Args:
+            last: the last position that the reader reads; None if it may read any.
+        """
+        is_written = last is not None and last < self.written
         pieces = [] if is_written else self.pieces()
         return TimerLogReader(self._disk, self.folder, self.file_bytes, pieces)

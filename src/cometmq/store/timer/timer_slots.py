@@ -1,13 +1,13 @@
-"""When a timed message is due, and which slot of the wheel holds it.
+"""Computes when a timed message is due, and to which slot of the wheel it belongs.
 
-Three times belong to a timed message (``HookUtils.transformTimerMessage``, RocketMQ 5.4.0)::
+A timed message has three times (``HookUtils.transformTimerMessage``, RocketMQ 5.4.0)::
 
-    due_ms   when it is delivered: what the producer asked for, to the millisecond
-    out_ms   TIMER_OUT_MS, the slot: the last multiple of the precision *before* due_ms
-    slot_ms  where its unit lies: out_ms, or an earlier slot from which it is put back (rolled)
+    due_ms   when it is delivered: the time that the producer asked for, in milliseconds
+    out_ms   TIMER_OUT_MS, its slot: the last multiple of the precision *before* due_ms
+    slot_ms  the slot of its unit: out_ms, or an earlier slot, from which it is rolled (put again)
 
-Java delivers slot T when the clock reaches T + precision. So out_ms < due_ms, and due_ms is at most
-out_ms + precision; where due_ms is unknown, that maximum stands for it.
+Java delivers slot T when the clock reaches T + precision.  So out_ms < due_ms <= out_ms +
+precision; where due_ms is unknown, this maximum is used.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class BadTimer(Exception):
 
 
 def precision_of(asked_ms: int) -> int:
-    """Return the precision that ``timerPrecisionMs`` stands for (MessageStoreConfig)."""
+    """Return the precision that a value of ``timerPrecisionMs`` results in (MessageStoreConfig)."""
     for below, precision_ms in ((200, 100), (500, 200), (1000, 500)):
         if asked_ms < below:
             return precision_ms
@@ -54,14 +54,14 @@ def precision_of(asked_ms: int) -> int:
 
 
 def has_timer(properties: Mapping[str, str]) -> bool:
-    """Whether these properties ask for an exact time and the message did not wait yet."""
+    """Return whether properties ask for an exact time and the message has not waited yet."""
     return (
         _DELIVER_MS in properties or _DELAY_SEC in properties or _DELAY_MS in properties
     ) and prop.TIMER_OUT_MS not in properties
 
 
 def asked_due_ms(properties: Mapping[str, str], now_ms: int) -> int:
-    """Return when a message with these properties is due; `has_timer` is true for them.
+    """Return when a message is due for whose properties `has_timer` is true.
 
     Raises:
         BadTimer: the property that counts is not a number.
@@ -80,14 +80,14 @@ def asked_due_ms(properties: Mapping[str, str], now_ms: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TimerRules:
-    """The settings that place messages in slots."""
+    """The settings that decide about slots."""
 
     precision_ms: int = 1000
     roll_window_slots: int = 172_800
 
     @property
     def window_ms(self) -> int:
-        """The furthest slot a unit gets; a message that is due later is rolled."""
+        """How far ahead a unit may be; a message that is due later is rolled."""
         slots = self.roll_window_slots
         if not 2 <= slots <= SLOTS_AHEAD - SLOTS_BLANK:
             slots = SLOTS_AHEAD - SLOTS_BLANK
@@ -99,12 +99,12 @@ class TimerRules:
 
     def out_ms(self, due_ms: int) -> int:
         """Return the slot before a due time, never the slot of the due time."""
-        return self.floor(due_ms - 1)
+        return (due_ms - 1) // self.precision_ms * self.precision_ms
 
     def slot_of(self, out_ms: int, write_ms: int) -> tuple[int, int]:
         """Return slot and magic bits of a unit written at `write_ms` (TimerMessageStore.doEnqueue).
 
-        `out_ms` may have another precision.
+        `out_ms` need not be a multiple of this precision.
         """
         out_ms = self.floor(out_ms)
         excess_ms = out_ms - write_ms - self.window_ms
@@ -112,7 +112,7 @@ class TimerRules:
             return out_ms, TIMER_DEFAULT
         ahead_ms = self.window_ms
         if excess_ms < self.window_ms // self.precision_ms // 3 * self.precision_ms:
-            # Half of the window leaves time for the next roll.
+            # At half of the window, the remainder is far enough ahead for the next roll.
             ahead_ms = ahead_ms // self.precision_ms // 2 * self.precision_ms
         return write_ms + ahead_ms, TIMER_DEFAULT | TIMER_ROLL
 
@@ -120,10 +120,10 @@ class TimerRules:
 def due_ms_of(raw_properties: bytes, out_ms: int, store_ms: int, precision_ms: int) -> int:
     """Return when a message of slot `out_ms` is due, by its properties in the timer topic.
 
-    A delay counts from `store_ms`, which is a later time once the message was rolled. A time
-    outside the slot is therefore ignored; the end of the slot is never too early.
+    A delay counts from the store time, which is too late after the message was rolled.  So a time
+    outside the slot is ignored, and the end of the slot is used, which is never too early.
     """
-    # The slot may have the coarsest precision while this broker uses another.
+    # The slot may come from a broker with the coarsest precision.
     last_ms = out_ms + (precision_ms if out_ms % PRECISION_MS_MAX else PRECISION_MS_MAX)
     exact = find_property(raw_properties, DUE)
     if exact is not None and _is_number(exact) and out_ms < int(exact) <= last_ms:
@@ -131,7 +131,7 @@ def due_ms_of(raw_properties: bytes, out_ms: int, store_ms: int, precision_ms: i
     for name, scale in ((b"TIMER_DELAY_SEC", 1000), (b"TIMER_DELAY_MS", 1)):
         text = find_property(raw_properties, name)
         if text is not None:
-            # A Java broker reads the clock before it stores, so the store time is never too early.
+            # A Java broker computes the due time before the store time, so this is not too early.
             due_ms = store_ms + int(text) * scale if _is_number(text) else last_ms
             if out_ms < due_ms <= last_ms:
                 return due_ms

@@ -1,16 +1,17 @@
-"""The timer wheel: which units of the timer log belong to which slot of time.
+"""The timer wheel: for each slot of time, which units of the timer log belong to it.
 
-The wheel keeps the slots in memory, byte for byte as in the file ``timerwheel``, and knows which of
-its pages have changed; `TimerBook` writes them.
+The wheel has the slots in memory, with the bytes of the file ``timerwheel``, and notes which pages
+have changed; `TimerBook` writes them.
 
-A slot, 32 bytes, big-endian (``Slot``, ``TimerWheel``; docs/internals/store.md#timer-wheel); 2 x
-604,800 of them, slot n for every time whose tick (time // precision) is n modulo their number::
+There are 2 x 604,800 slots.  The tick of a time is time // precision; its slot has the number tick
+modulo the number of slots.  A slot has 32 bytes, big-endian (``Slot``, ``TimerWheel``;
+docs/internals/store.md#timer-wheel)::
 
     0     8          16        24     28    32
     |tick |first_pos |last_pos |count |magic|
 
-The units of a slot form a chain from the last one back.  A slot with another tick than the one
-asked for is blank.  The count goes up with a message and down with a recall.
+The units of a slot are a chain from the last one back to the first.  A slot is blank for every tick
+but the one that it states.  A message adds one to the count, a recall subtracts one.
 """
 
 from __future__ import annotations
@@ -46,18 +47,19 @@ _FIELDS: Final = [
 
 
 class Slot(NamedTuple):
-    """A slot that holds something."""
+    """The content of a slot that is not blank."""
 
     first: int
     """Position in the timer log of its oldest unit."""
     last: int
+    """Position in the timer log of its newest unit."""
     message_count: int
 
 
 def _zeroed_memory() -> mmap.mmap:
-    """Return WHEEL_BYTES of zeros; the system gives a page of memory only when it is written.
+    """Return WHEEL_BYTES of zeros; each page takes memory only from its first write on.
 
-    A bytearray of this size is resident as a whole from its first moment.
+    A bytearray of this size takes all its memory at once.
     """
     if not hasattr(mmap, "MAP_PRIVATE"):
         return mmap.mmap(-1, WHEEL_BYTES)
@@ -69,19 +71,18 @@ def _zeroed_memory() -> mmap.mmap:
 
 
 class TimerWheel:
-    """All slots.  Memory is taken page by page as slots are used."""
-
-    __slots__ = ("_buffer", "_dirty", "_is_blank", "precision_ms")
+    """The slots of a store.  They take memory page by page, as they are used."""
 
     def __init__(self, precision_ms: int) -> None:
         self.precision_ms = precision_ms
         self._buffer = _zeroed_memory()
         self._is_blank = True
-        """Whether no slot was ever set; a blank wheel is never searched."""
+        """Whether no slot was ever set; searches skip a blank wheel."""
         self._dirty: set[int] = set()
+        """Numbers of the pages that have changed."""
 
     def read(self, file: RandomFile) -> None:
-        """Copy the pages of a file that hold something; the others take no memory."""
+        """Copy the pages of a file that are not zeros; the others take no memory."""
         position = file.next_data(0)
         while position is not None and position < WHEEL_BYTES:
             position -= position % _PAGE_BYTES
@@ -98,8 +99,10 @@ class TimerWheel:
     def get(self, slot_ms: int) -> Slot | None:
         """Return the content of a slot; None for a blank one."""
         tick = slot_ms // self.precision_ms
-        known, first, last, count, _ = _SLOT.unpack_from(self._buffer, tick % _SLOTS * _SLOT.size)
-        return Slot(first, last, count) if known == tick else None
+        slot_tick, first, last, count, _ = _SLOT.unpack_from(
+            self._buffer, tick % _SLOTS * _SLOT.size
+        )
+        return Slot(first, last, count) if slot_tick == tick else None
 
     def put(self, slot_ms: int, first: int, last: int, count: int) -> None:
         """Set a slot."""
@@ -110,11 +113,14 @@ class TimerWheel:
         self._dirty.add(index // _PAGE_SLOTS)
 
     def add(self, slot_ms: int, position: int, change: int) -> int:
-        """Append a unit to a slot's chain; the position of the one before it, -1 for none."""
+        """Append a unit to a slot's chain; return the position of the one before it, or -1.
+
+        `change` is added to the slot's count.
+        """
         return self.add_run(slot_ms, position, position, change)
 
     def add_run(self, slot_ms: int, first: int, last: int, change: int) -> int:
-        """Append units that are chained already; return the position of the one before them."""
+        """As `add`, for units that are a chain already; return the position before the first."""
         slot = self.get(slot_ms)
         if slot is None:
             self.put(slot_ms, first, last, change)
@@ -123,7 +129,7 @@ class TimerWheel:
         return slot.last
 
     def forget(self, slot_ms: int, count: int) -> None:
-        """Take `count` messages out of a slot's count; their units stay in its chain."""
+        """Subtract `count` messages from a slot's count; their units stay in its chain."""
         slot = self.get(slot_ms)
         if slot is not None:
             self.put(slot_ms, slot.first, slot.last, slot.message_count - count)
@@ -136,7 +142,7 @@ class TimerWheel:
             self._dirty.add(index // _PAGE_SLOTS)
 
     def revise(self, slot_ms: int, position: int, change: int) -> None:
-        """As `add` for a unit found in the log, which may be known (TimerWheel.reviseSlot)."""
+        """As `add`, unless the slot has the unit already (TimerWheel.reviseSlot)."""
         slot = self.get(slot_ms)
         if slot is None or position > slot.last:
             self.add(slot_ms, position, change)
@@ -160,23 +166,23 @@ class TimerWheel:
         return bool(self._dirty)
 
     def used(self, from_ms: int) -> list[tuple[int, Slot]]:
-        """Return time and content of the slots from a time on, in order of time."""
+        """Return time and content of the slots from a time on, by ascending time."""
         import numpy as np
 
         array = self._view()
         ticks = array["tick"]
-        places = np.flatnonzero(ticks >= max(1, from_ms // self.precision_ms))
-        places = places[np.argsort(ticks[places], kind="stable")]
-        found = array[places]
+        numbers = np.flatnonzero(ticks >= max(1, from_ms // self.precision_ms))
+        numbers = numbers[np.argsort(ticks[numbers], kind="stable")]
+        slots = array[numbers]
         return [
             (int(tick) * self.precision_ms, Slot(int(first), int(last), int(count)))
             for tick, first, last, count in zip(
-                found["tick"], found["first"], found["last"], found["count"], strict=True
+                slots["tick"], slots["first"], slots["last"], slots["count"], strict=True
             )
         ]
 
     def newest(self) -> tuple[int, Slot] | None:
-        """Return tick and content of the slot with the youngest unit; None for a blank wheel."""
+        """Return tick and content of the slot with the newest unit; None for a blank wheel."""
         if self._is_blank:
             return None
         import numpy as np
@@ -188,7 +194,7 @@ class TimerWheel:
 
     def count_from(self, from_ms: int) -> int:
         """Count the messages in the slots from a time on (TimerWheel.getAllNum)."""
-        # A broker that never had a timer asks this at its start, and stays without numpy.
+        # A broker calls this at its start; without a timer it stays without numpy.
         if self._is_blank:
             return 0
         import numpy as np

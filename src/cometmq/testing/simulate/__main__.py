@@ -131,13 +131,13 @@ def _range(text: str) -> range:
     return range(int(first), int(end))
 
 
-def _explain(report: Report, *, is_shrunk: bool) -> Report:
+def _explain(report: Report, failure: str, *, is_shrunk: bool) -> Report:
     """Print a failure with its command, and the smaller plan that it shrinks to."""
-    print(f"seed {report.plan.seed} FAILED: {report.failure}", flush=True)
+    print(f"seed {report.plan.seed} FAILED: {failure}", flush=True)
     print(f"  replay: {report.plan.command()}", flush=True)
     if not is_shrunk:
         return report
-    small = shrink(report)
+    small = shrink(report, failure)
     print(f"  smaller: {small.plan.command()}\n    {small.failure}", flush=True)
     return small
 
@@ -152,7 +152,7 @@ def _run_seed(options: argparse.Namespace) -> int:
     print(f"trace {report.digest}")
     if report.failure is None:
         return 0
-    _explain(report, is_shrunk=not options.no_shrink)
+    _explain(report, report.failure, is_shrunk=not options.no_shrink)
     return 1
 
 
@@ -165,7 +165,7 @@ def _run_seeds(options: argparse.Namespace) -> int:
         report = run_plan(plan_of(seed))
         totals.add(report)
         if report.failure is not None:
-            _explain(report, is_shrunk=not options.no_shrink)
+            _explain(report, report.failure, is_shrunk=not options.no_shrink)
     print("\n".join(totals.lines(all_hooks=options.hooks)))
     return 1 if totals.failed else 0
 

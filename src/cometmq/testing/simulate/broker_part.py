@@ -1,4 +1,4 @@
-"""One broker of a simulated cluster: its lives, and everything its readers ever saw.
+"""One broker of a simulated cluster: its lives, and every message that its readers saw.
 
 `BrokerPart` starts the broker on its disk and compares the visible messages of the watched topics
 with what their consumers commit.  Each observation and each start checks:
@@ -165,8 +165,8 @@ class BrokerPart:
         await node.run(begin)
         self.broker = broker
         self.lives += 1
-        self._check_behind_the_log()
-        self._compare_with_before()
+        self._check_behind_the_log(broker)
+        self._compare_with_before(broker)
         # Missing entries are still being derived or wait for the timers.
         self._verify(frozenset({FindingKind.NOTE, FindingKind.MISSING}), is_serving=True)
         self.observe()
@@ -191,33 +191,32 @@ class BrokerPart:
         Raises:
             CheckFailed: a promise is broken.
         """
-        if self.broker is None or not self.node.is_alive:
+        broker = self.broker
+        if broker is None or not self.node.is_alive:
             return
         self.observation_count += 1
         for topic, queue_count in self.topics.items():
             for queue_id in range(queue_count):
-                self._observe_queue(topic, queue_id)
-        self._observe_offsets()
+                self._observe_queue(broker, topic, queue_id)
+        self._observe_offsets(broker)
 
-    def _observe_queue(self, topic: str, queue_id: int) -> None:
-        assert self.broker is not None
+    def _observe_queue(self, broker: Broker, topic: str, queue_id: int) -> None:
         history = self.seen.setdefault((topic, queue_id), [])
-        end = self.broker.state.store.max_queue_offset(topic, queue_id)
+        end = broker.state.store.max_queue_offset(topic, queue_id)
         if end < len(history):
             raise CheckFailed(
                 f"{self.name} {topic}/{queue_id}: readers saw {len(history)} messages, "
                 f"now there are {end}"
             )
         if end > len(history):
-            fresh = self._read(topic, queue_id, len(history), end)
+            fresh = self._read(broker, topic, queue_id, len(history), end)
             history += fresh
             for seen in fresh:
                 self._on_seen(seen)
 
-    def _read(self, topic: str, queue_id: int, start: int, end: int) -> list[Seen]:
+    def _read(self, broker: Broker, topic: str, queue_id: int, start: int, end: int) -> list[Seen]:
         """Read the messages from `start` to `end`, which must all exist."""
-        assert self.broker is not None
-        store = self.broker.state.store
+        store = broker.state.store
         flushed = store.flushed_offset if self._is_sync else 1 << 62
         messages: list[Seen] = []
         at = start
@@ -245,39 +244,36 @@ class BrokerPart:
                 at += 1
         return messages[: end - start]
 
-    def _compare_with_before(self) -> None:
+    def _compare_with_before(self, broker: Broker) -> None:
         """Check after a restart that every message is where readers saw it."""
         for (topic, queue_id), history in self.seen.items():
             if not history:
                 continue
-            assert self.broker is not None
-            end = self.broker.state.store.max_queue_offset(topic, queue_id)
+            end = broker.state.store.max_queue_offset(topic, queue_id)
             if end < len(history):
                 raise CheckFailed(
                     f"{self.name} {topic}/{queue_id}: readers saw {len(history)} messages before "
                     f"the restart, now there are {end}"
                 )
-            first = min(len(history), self.first(topic, queue_id))
-            restored = self._read(topic, queue_id, first, len(history))
+            first = min(len(history), _first(broker, topic, queue_id))
+            restored = self._read(broker, topic, queue_id, first, len(history))
             for before, now in zip(history[first:], restored, strict=True):
                 if before.body != now.body:
                     raise CheckFailed(
                         f"{self.name} {topic}/{queue_id} offset {before.position[3]}: readers saw "
                         f"{before.body[:40]!r} before the restart, now {now.body[:40]!r}"
                     )
-        self._committed = self._offsets()
+        self._committed = self._offsets(broker)
 
-    def first(self, topic: str, queue_id: int) -> int:
-        """Return a queue's least offset without the worker that the store uses after a start."""
-        assert self.broker is not None
-        store = self.broker.state.store
-        queue = store._queues.find(topic, queue_id)
-        return 0 if queue is None else store._search.min_of(queue)
+    def first(self, topic: str, queue_id: int) -> int | None:
+        """Return a queue's smallest offset; None while the broker is down."""
+        if self.broker is None or not self.node.is_alive:
+            return None
+        return _first(self.broker, topic, queue_id)
 
-    def _check_behind_the_log(self) -> None:
+    def _check_behind_the_log(self, broker: Broker) -> None:
         """Check after a start that no bytes of an earlier life follow the end of the log."""
-        assert self.broker is not None
-        log = self.broker.state.store._log
+        log = broker.state.store._log
         for mapped in log.files:
             position = max(mapped.start, log.wrote)
             behind = (
@@ -316,10 +312,9 @@ class BrokerPart:
 
     # -- consumer offsets ------------------------------------------------------------------------
 
-    def _offsets(self) -> dict[tuple[str, str, int], int]:
+    def _offsets(self, broker: Broker) -> dict[tuple[str, str, int], int]:
         """Map group, topic and queue id to the committed offset, for the watched groups."""
-        assert self.broker is not None
-        table = self.broker.state.offsets
+        table = broker.state.offsets
         return {
             (group.name, topic, queue_id): consumer_offset
             for group in self.groups
@@ -327,8 +322,8 @@ class BrokerPart:
             for queue_id, consumer_offset in table.queues(group.name, topic).items()
         }
 
-    def _observe_offsets(self) -> None:
-        before, now = self._committed, self._offsets()
+    def _observe_offsets(self, broker: Broker) -> None:
+        before, now = self._committed, self._offsets(broker)
         if now == before:
             return
         groups = {group.name: group for group in self.groups}
@@ -366,9 +361,14 @@ class BrokerPart:
     # -- the end ------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Stop the broker in order, then compare log, queues and index byte for byte."""
-        assert self.broker is not None
+        """Stop the broker in order, then compare log, queues and index byte for byte.
+
+        Raises:
+            CheckFailed: the broker is down, or its files contradict each other.
+        """
         broker, self.broker = self.broker, None
+        if broker is None:
+            raise CheckFailed(f"{self.name} is down and cannot be stopped in order")
         await self.node.run(broker.stop)
         self._verify(frozenset({FindingKind.NOTE}))
 
@@ -385,3 +385,10 @@ class BrokerPart:
         ]
         if wrong:
             raise CheckFailed(f"{self.name}: {len(wrong)} findings in the store: {wrong[0]}")
+
+
+def _first(broker: Broker, topic: str, queue_id: int) -> int:
+    """Return a queue's smallest offset without the worker that the store uses after a start."""
+    store = broker.state.store
+    queue = store._queues.find(topic, queue_id)
+    return 0 if queue is None else store._search.min_of(queue)

@@ -1,7 +1,7 @@
 """A simulated cluster: name servers, brokers and client machines that restart after a crash.
 
-It keeps the clients' roles running, checks the promises, and ends the simulation at the first one
-that is broken.  `faults` injects what goes wrong; `workloads` has the kinds of message.
+It keeps the clients' roles running, checks the promises, and ends the simulation at the first
+broken one.  `faults` has the kinds of faults, `workloads` the kinds of message.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Cluster:
         """Return the broker of this name."""
         return next(part for part in self.brokers if part.name == name)
 
-    # -- what kinds of message ask for -----------------------------------------------------------
+    # -- for the kinds of message ----------------------------------------------------------------
 
     def watch(
         self,

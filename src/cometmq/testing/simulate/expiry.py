@@ -1,7 +1,7 @@
 """Deletes log files of a broker that every watched group has consumed.
 
-This is what an operator does who is short of space.  Files with messages that wait for their time
-or for the end of a transaction may go too: the broker appends those messages again.
+An operator does this to free space.  Files with messages that wait for their time or for the end of
+a transaction may be deleted too: the broker appends those messages again.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 from cometmq.model.names import PARK_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
+    from cometmq.broker.base.state import BrokerState
     from cometmq.testing.simulate.broker_part import BrokerPart
 
 __all__ = ["drop_consumed_files"]
 
 
 async def drop_consumed_files(part: BrokerPart, seconds: float) -> int:
-    """Delete the files that no group needs; return how many went within `seconds`.
+    """Delete the files that no group needs; return how many were deleted within `seconds`.
 
     Raises:
         NodeGone: the broker crashed meanwhile.
@@ -28,7 +29,7 @@ async def drop_consumed_files(part: BrokerPart, seconds: float) -> int:
     if broker is None or not part.node.is_alive:
         return 0
     store = broker.state.store
-    needed = min(_needed(part), default=store.max_physical_offset)
+    needed = min(_needed(part, broker.state), default=store.max_physical_offset)
     before = {mapped.start for mapped in store._log.files}
     retention = store._retention
 
@@ -44,10 +45,8 @@ async def drop_consumed_files(part: BrokerPart, seconds: float) -> int:
     return len(before - {mapped.start for mapped in store._log.files})
 
 
-def _needed(part: BrokerPart) -> Iterator[int]:
+def _needed(part: BrokerPart, state: BrokerState) -> Iterator[int]:
     """Yield the physical offset of the next message of each group and queue."""
-    assert part.broker is not None
-    state = part.broker.state
     for group in part.groups:
         own = set(_own_topics(group.name))
         begun = set(state.offsets.topics_of(group.name))

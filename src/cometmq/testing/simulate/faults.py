@@ -1,8 +1,8 @@
-"""What goes wrong in a simulated cluster, kind by kind.
+"""The kinds of faults of a simulated cluster.
 
-Each kind is a coroutine of the world: ``async def kind(cluster, chance)``.  It does one fault,
-ends it where the fault has an end, and counts it once it has hit; the cluster restarts what is
-down.  A fault that waits for a step that is never reached does not count.
+Each kind is a coroutine of the world: ``async def kind(cluster, chance)``.  It injects one fault,
+ends it if the fault has an end, and counts it when it has taken effect.  The cluster restarts
+crashed machines.  A fault that waits for a step that is never reached does not count.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _step(kind: str, *, power_cut: bool) -> Fault:
 
 
 async def _rare_step(cluster: Cluster, chance: random.Random) -> None:
-    """A broker crashes at one of the steps that were reached least so far."""
+    """A broker crashes at one of the steps that were reached least often so far."""
     part = chance.choice(cluster.brokers)
     names = sorted(cluster.hooks.hits, key=lambda name: (cluster.hooks.hits[name], name))
     if not names:

@@ -11,10 +11,11 @@ from cometmq.testing.simulate.run import Report, run_plan
 __all__ = ["shrink"]
 
 
-def shrink(failed: Report, runs_max: int = 60, run: Callable[[Plan], Report] = run_plan) -> Report:
-    """Return the report of the smallest plan that breaks the same promise, of `runs_max` runs."""
-    assert failed.failure is not None
-    kind = _kind(failed.failure)
+def shrink(
+    failed: Report, failure: str, runs_max: int = 60, run: Callable[[Plan], Report] = run_plan
+) -> Report:
+    """Return the report of the smallest plan with the same kind of failure, of `runs_max` runs."""
+    kind = _kind(failure)
     smallest, runs = failed, 0
     while True:
         for plan in smallest.plan.smaller():

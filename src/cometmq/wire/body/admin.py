@@ -15,6 +15,7 @@ from cometmq.model.group import (
     SubscriptionData,
     SubscriptionGroupConfig,
 )
+from cometmq.model.offsets import ConsumerOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import DataVersion, TopicConfig
 from cometmq.wire.body.client import subscription_from_json, subscription_to_json
@@ -432,7 +433,7 @@ def decode_consume_stats(raw: bytes) -> ConsumeStats:
 class ConsumerOffsets:
     """Answer to GET_ALL_CONSUMER_OFFSET 43: offsets by ``topic@group`` and queue id."""
 
-    offsets: dict[str, dict[int, int]]
+    offsets: dict[str, dict[int, ConsumerOffset]]
     data_version: DataVersion = field(default_factory=DataVersion)
     group_topics: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -461,9 +462,9 @@ def decode_consumer_offsets(raw: bytes) -> ConsumerOffsets:
     )
 
 
-def _offset_table(data: Mapping[Any, Any], body: str, name: Any) -> dict[int, int]:
+def _offset_table(data: Mapping[Any, Any], body: str, name: Any) -> dict[int, ConsumerOffset]:
     table = object_field(data, body, name)
-    return {int_key(body, key): int_field(table, body, key) for key in table}
+    return {int_key(body, key): ConsumerOffset(int_field(table, body, key)) for key in table}
 
 
 def encode_delay_offsets(
@@ -474,7 +475,7 @@ def encode_delay_offsets(
     return dumps({"dataVersion": version, "offsetTable": dict(offsets)})
 
 
-def decode_delay_offsets(raw: bytes) -> tuple[dict[int, int], DataVersion]:
+def decode_delay_offsets(raw: bytes) -> tuple[Mapping[int, int], DataVersion]:
     """Return offsets by level and their version."""
     body = "DelayOffsetSerializeWrapper"
     data = loads_object(raw, body)

@@ -1,4 +1,4 @@
-"""Reads typed values out of a decoded JSON body, lenient about their form, strict about their kind.
+"""Reads typed values from a decoded JSON body: lenient about their form, strict about their kind.
 
 C++ clients send ordinals for enums and text for numbers, Go leaves keys out
 (docs/internals/protocol.md#heartbeats). Every refusal is a CodecError that names body, field and

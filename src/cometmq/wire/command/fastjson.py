@@ -5,7 +5,7 @@ comes with bare keys, ``{0:"a"}``; a map keyed by message queues has bare object
 ``{{"brokerName":"b","queueId":0,"topic":"t"}:5}``; and newer peers may write that object as an
 escaped string. The reader takes all of them. The writer writes queue keys as bare objects, the only
 form that all clients accept, and integer keys bare or, as their text, quoted. Output is always
-compact: Go cuts tables out of the raw text and keeps any blank (trap T1).
+compact: Go cuts tables out of the raw text and keeps any blank.
 
 Every fault of the input is a CodecError naming the position.
 """

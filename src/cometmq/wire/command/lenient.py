@@ -1,9 +1,9 @@
-"""The forgiving reader of JSON headers, for what fastjson accepts and strict JSON does not.
+"""The lenient reader of JSON headers, for texts that fastjson accepts and strict JSON does not.
 
-Used only after the fast decoder refused: raw control characters inside strings, numbers, bools
-and nulls as ext values, numbers as strings, half surrogate pairs, bytes that are not UTF-8
-(docs/internals/protocol.md#json-header). It does not guess: a header that is no JSON object, or
-that holds a number out of range, is a RemoteProtocolError that names the field.
+It reads a header that the fast decoder refused. Such headers have raw control characters inside
+strings, numbers, bools or nulls as ext values, numbers as strings, half surrogate pairs, or bytes
+that are not UTF-8 (docs/internals/protocol.md#json-header). It does not guess: a header that is not
+a JSON object, or has a number out of range, is a RemoteProtocolError that names the field.
 """
 
 import json

@@ -121,18 +121,20 @@ class CountResponseHeader(Header):
 
 
 class TokenClaim(msgspec.Struct, frozen=True):
-    """What a part of a batch claims to have staged under a token."""
+    """What a part of a batch staged on one broker under a token."""
 
     token: str
     rows: int
+    """How many messages."""
     crc: int
+    """CRC32 of all blocks in the order in which they were sent."""
 
 
 class PublishBody(msgspec.Struct, frozen=True, rename=wire_names()):
     """Body of PUBLISH_STAGED.
 
-    `home` is the broker that decides for the whole cluster; to it alone goes `plan`, the claims
-    of every broker by name, by which a batch can be finished after its producer has died.
+    `home` names the broker that decides for the whole cluster.  Only that broker gets `plan`, the
+    claims of every broker by name, which serves to finish the batch after its producer has died.
     """
 
     tokens: list[TokenClaim]

@@ -99,8 +99,20 @@ class Connection(Generic[C, T]):
 
     def receive_data(self, data: bytes) -> list[C]:
         """Return the commands that these bytes complete, in order; none asks for more bytes."""
+        return self.parse_data(self._reader.join(data), 0)
+
+    def join_data(self, data: bytes) -> bytes:
+        """Return these bytes behind the unfinished frame before them; empty while it is unfinished.
+
+        With `parse_data` it is `receive_data` in two steps, for a caller that serves the first
+        frames itself.
+        """
+        return self._reader.join(data)
+
+    def parse_data(self, data: bytes, position: int) -> list[C]:
+        """Return the commands of what `join_data` gave, from a position between two frames on."""
         try:
-            return self._reader.receive(data)
+            return self._reader.parse(data, position)
         except RemoteProtocolError as error:
             self.fault = error
             return self._reader.take_complete()

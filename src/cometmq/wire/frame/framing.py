@@ -2,12 +2,12 @@
 
 `FrameReader.receive` takes whatever a transport delivered and returns every command that is
 complete. It holds at most one unfinished frame, at most ``frame_bytes_max`` long, and refuses
-impossible lengths as soon as it sees them. After one RemoteProtocolError the stream has no
-known position any more, so the reader stays closed.
+impossible lengths as soon as it sees them. After one RemoteProtocolError the position in the stream
+is unknown, so the reader stays closed.
 
 Headers are decoded here, bodies are not. Ext fields stay as the header has them and are decoded
-where they are used, save those of a SEND_MESSAGE_V2 and an END_TRANSACTION for a reader that
-``has_fast_commands``.
+where they are used, save those of a SEND_MESSAGE_V2, a PULL_MESSAGE and an END_TRANSACTION for a
+reader that ``has_fast_commands``.
 """
 
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, overload
@@ -25,12 +25,18 @@ from cometmq.wire.command.command import (
 )
 from cometmq.wire.command.lenient import decode_header_lenient
 from cometmq.wire.header.fast_decode import (
+    BINARY_SEND_START,
     END_COMMAND_START,
+    PULL_COMMAND_START,
     SEND_COMMAND_START,
     EndCommand,
+    PlainSend,
+    PullCommand,
     SendCommand,
     decode_end_command,
+    decode_pull_command,
     decode_send_command,
+    plain_send_of,
 )
 
 __all__ = [
@@ -45,13 +51,14 @@ __all__ = [
     "split_head",
 ]
 
-ServerCommand: TypeAlias = RemotingCommand | SendCommand | EndCommand
+ServerCommand: TypeAlias = RemotingCommand | SendCommand | PullCommand | EndCommand
 """What a reader that ``has_fast_commands`` gives."""
 C = TypeVar("C")
 
 _HEADER_BYTES_MASK: Final = 0xFFFFFF
 _LENGTH_BYTES: Final = 4
 HEAD_BYTES: Final = 8
+_unpack_head: Final = FRAME_HEAD.unpack_from
 """How long the head of a frame is: its length, and type and length of its header."""
 
 _UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
@@ -114,9 +121,37 @@ def split_head(head: bytes | bytearray) -> tuple[int, int, int]:
 
 def full_command(command: SendCommand) -> RemotingCommand:
     """Return a send that was decoded in one pass as any other command."""
-    full = decode_json_header(command.header)
+    full = decode_header(command.serialize_type, command.header)
     full.body = command.body
     return full
+
+
+def _fast_command(
+    serialize_type: int, header: bytes, body: bytes
+) -> SendCommand | PullCommand | EndCommand | None:
+    """Return a send, a pull or the end of a transaction decoded in one pass; None for others."""
+    try:
+        if serialize_type == JSON:
+            if header.startswith(SEND_COMMAND_START):
+                send = decode_send_command(header)
+                # No peer can set what is ours.
+                send.serialize_type = JSON
+                send.header = header
+                send.body = body
+                return send
+            if header.startswith(PULL_COMMAND_START):
+                return decode_pull_command(header)
+            if header.startswith(END_COMMAND_START):
+                return decode_end_command(header)
+        elif serialize_type == BINARY and header.startswith(BINARY_SEND_START):
+            command = decode_binary_header(header)
+            ext = plain_send_of(command, PlainSend)
+            return SendCommand(
+                command.code, ext, command.opaque, command.flag, header, body, BINARY
+            )
+    except _UNREADABLE:
+        pass
+    return None
 
 
 class FrameReader(Generic[C]):
@@ -148,8 +183,8 @@ class FrameReader(Generic[C]):
         """``frame_bytes_max`` includes the length field.
 
         ``has_fast_commands`` lets ``receive`` give a ``SendCommand`` for a plain
-        SEND_MESSAGE_V2 and an ``EndCommand`` for an END_TRANSACTION, which only a server's
-        handlers of those know.
+        SEND_MESSAGE_V2, a ``PullCommand`` for a PULL_MESSAGE and an ``EndCommand`` for an
+        END_TRANSACTION, which only a server's handlers of those know.
         """
         self._frame_bytes_max = frame_bytes_max
         self._has_fast_commands = has_fast_commands
@@ -177,20 +212,35 @@ class FrameReader(Generic[C]):
         Raises:
             RemoteProtocolError: bytes that are no frame, now or in an earlier call.
         """
+        return self.parse(self.join(data), 0)
+
+    def join(self, data: bytes) -> bytes:
+        """Return received bytes behind the unfinished frame before them, for `parse`.
+
+        They are empty while that frame is still unfinished, and after an error.
+        """
         if self._error is not None:
-            raise RemoteProtocolError(self._error)
+            return b""
         if self._needed:
             self._pending += data
             if len(self._pending) < self._needed:
-                return []
+                return b""
             data = bytes(self._pending)
             self._pending.clear()
             self._needed = 0
-        elif type(data) is not bytes:
-            data = bytes(data)
+        return data if type(data) is bytes else bytes(data)
+
+    def parse(self, data: bytes, position: int) -> list[C]:
+        """Return the commands of what `join` gave, from a position between two frames on.
+
+        Raises:
+            RemoteProtocolError: as `receive`.
+        """
+        if self._error is not None:
+            raise RemoteProtocolError(self._error)
         commands: list[C] = []
         try:
-            self._parse(data, commands)
+            self._parse(data, position, commands)
         except RemoteProtocolError as error:
             self._error = str(error)
             self._pending.clear()
@@ -203,50 +253,31 @@ class FrameReader(Generic[C]):
         complete, self._complete = self._complete, []
         return complete
 
-    def _parse(self, data: bytes, commands: list[Any]) -> None:
-        position = 0
+    def _parse(self, data: bytes, position: int, commands: list[Any]) -> None:
         end = len(data)
         has_fast_commands = self._has_fast_commands
+        length_end = self._frame_bytes_max - _LENGTH_BYTES + 1
         while end - position >= HEAD_BYTES:
-            length, packed = FRAME_HEAD.unpack_from(data, position)
+            length, packed = _unpack_head(data, position)
             frame_end = position + _LENGTH_BYTES + length
             header_start = position + HEAD_BYTES
             header_end = header_start + (packed & _HEADER_BYTES_MASK)
             # An impossible length must be refused now, not waited for.
-            if header_end > frame_end or length >= self._frame_bytes_max - 3:
+            if header_end > frame_end or length >= length_end:
                 raise _bad_length(length, packed & _HEADER_BYTES_MASK, self._frame_bytes_max)
             if frame_end > end:
                 break
             serialize_type = packed >> 24
             header = data[header_start:header_end]
-            if has_fast_commands and not serialize_type:
-                try:
-                    if header.startswith(SEND_COMMAND_START):
-                        send = decode_send_command(header)
-                        send.header = header
-                        send.body = data[header_end:frame_end]
-                        commands.append(send)
-                        position = frame_end
-                        continue
-                    if header.startswith(END_COMMAND_START):
-                        commands.append(decode_end_command(header))
-                        position = frame_end
-                        continue
-                except _UNREADABLE:
-                    pass
-            if serialize_type == JSON:
-                try:
-                    command = _decode_command(header)
-                    # No peer can set what is ours; see decode_json_header.
-                    command.decoded_ext = None
-                    command.serialize_type = JSON
-                except _UNREADABLE:
-                    command = _decode_leniently(header)
-            else:
-                command = decode_header(serialize_type, header)
-            command.body = data[header_end:frame_end]
-            commands.append(command)
+            body = data[header_end:frame_end]
             position = frame_end
+            command: Any = None
+            if has_fast_commands:
+                command = _fast_command(serialize_type, header, body)
+            if command is None:
+                command = decode_header(serialize_type, header)
+                command.body = body
+            commands.append(command)
         if position < end:
             self._keep(data, position)
 

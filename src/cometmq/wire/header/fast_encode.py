@@ -6,6 +6,7 @@ take. The bytes are those that ``encode_command`` writes; tests compare the two.
 the ordinary way.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -39,6 +40,7 @@ _REQUEST_TAIL: Final = b'"},"flag":%%d,"language":"%b","opaque":%%d,"version":%d
 _RESPONSE_MIDDLE: Final = f'}},"flag":1,"language":"{LANGUAGE}","opaque":'
 _TAIL_TEXT: Final = f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
 _READY_HEADS: Final = 1024
+_READY_STARTS: Final = 512
 _encode_json = msgspec.json.Encoder().encode
 
 
@@ -63,8 +65,6 @@ def json_frame_head(header_bytes: int) -> str:
 class SendResponseEncoder:
     """Writes answers to sends; region and trace switch are the broker's and never change."""
 
-    __slots__ = ("_prefix", "_region", "_trace_on")
-
     def __init__(self, region: str = "DefaultRegion", *, trace_on: bool = True) -> None:
         self._region = region
         self._trace_on = trace_on
@@ -73,6 +73,20 @@ class SendResponseEncoder:
         self._prefix = (
             f'{{"code":0,"extFields":{{"MSG_REGION":{region_json},"TRACE_ON":"{trace}","msgId":"'
         )
+        self._starts = [self._start(size) for size in range(_READY_STARTS)]
+
+    def json_parts(self) -> tuple[bytes, bytes, bytes]:
+        """Return what stands before, between and behind the fields of a success in JSON.
+
+        The parts surround message id, queue id, queue offset and transaction id, and then opaque.
+        """
+        return tuple(part.encode() for part in (self._prefix, _RESPONSE_MIDDLE, _TAIL_TEXT))  # type: ignore[return-value]
+
+    def binary_parts(self) -> tuple[bytes, bytes]:
+        """Return how a binary success begins before its opaque, and how it ends behind its ids."""
+        frame = self.encode_full(0, BINARY, 0, 0, 0, "", "")
+        header = frame[FRAME_HEAD.size :]
+        return header[:5], header[header.index(b"\0\x0aMSG_REGION") :]
 
     def success_text(
         self,
@@ -89,18 +103,25 @@ class SendResponseEncoder:
         hex, comma-joined for a batch.
         """
         # Ids of clients are hex; anything else takes the way that escapes.
-        if not (transaction_id.isalnum() and transaction_id.isascii()):
+        # Asking bytes for letters and digits takes a quarter of asking text.
+        if not (transaction_id.isascii() and transaction_id.encode().isalnum()):
             return self.encode_full(
                 opaque, JSON, 0, queue_id, queue_offset, message_id, transaction_id,
                 recall_handle=recall_handle,
             ).decode("latin-1")  # fmt: skip
         handle = "" if recall_handle is None else f',"recallHandle":"{recall_handle}"'
-        header = (
-            f'{self._prefix}{message_id}","queueId":"{queue_id}","queueOffset":"{queue_offset}"'
-            f'{handle},"transactionId":"{transaction_id}"{_RESPONSE_MIDDLE}{opaque}{_TAIL_TEXT}'
+        fields = (
+            f'{message_id}","queueId":"{queue_id}","queueOffset":"{queue_offset}"{handle}'
+            f',"transactionId":"{transaction_id}"{_RESPONSE_MIDDLE}{opaque}'
         )
-        size = len(header)
-        return (_HEADS[size] if size < _READY_HEADS else _frame_head_text(size)) + header
+        size = len(fields)
+        start = self._starts[size] if size < _READY_STARTS else self._start(size)
+        return f"{start}{fields}{_TAIL_TEXT}"
+
+    def _start(self, fields_chars: int) -> str:
+        """Return how a frame begins whose fields are as long as this."""
+        header_bytes = len(self._prefix) + fields_chars + len(_TAIL_TEXT)
+        return json_frame_head(header_bytes) + self._prefix
 
     def encode(
         self,
@@ -165,7 +186,7 @@ def encode_pull_response(
     next_begin_offset: int,
     min_offset: int,
     max_offset: int,
-    chunks: list[memoryview] | list[bytes] | None = None,
+    chunks: Sequence[bytes | memoryview] = (),
     body_bytes: int = 0,
     *,
     suggest_which_broker_id: int = 0,
@@ -183,7 +204,7 @@ def encode_pull_response(
             topic_sys_flag,
             group_sys_flag,
         ).to_ext()
-        return encode_response_parts(opaque, serialize_type, code, remark, ext, chunks or [])
+        return encode_response_parts(opaque, serialize_type, code, remark, ext, chunks)
     header = (
         b'{"code":%d,"extFields":{"groupSysFlag":"%d","maxOffset":"%d","minOffset":"%d"'
         b',"nextBeginOffset":"%d","suggestWhichBrokerId":"%d","topicSysFlag":"%d"},"flag":1'
@@ -205,7 +226,7 @@ def encode_pull_response(
     length = 4 + header_bytes + body_bytes
     _check_length(length)
     head = FRAME_HEAD.pack(length, header_bytes) + header
-    return [head, *chunks] if chunks else [head]
+    return [head, *chunks]
 
 
 def _check_length(length: int) -> None:

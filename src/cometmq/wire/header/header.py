@@ -23,7 +23,7 @@ __all__ = ["RIDER_FIELDS", "Header", "Int32", "Int64", "convert_ext", "wire_name
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
-# May ride on any request; no broker rule depends on them
+# Any request may have these fields; no broker rule depends on them
 # (docs/internals/protocol.md#fields-on-any-request, capture README 20).
 RIDER_FIELDS: Final = frozenset(
     {

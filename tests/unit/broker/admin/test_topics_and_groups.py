@@ -11,17 +11,15 @@ from cometmq.broker import Broker
 from cometmq.codec.java_properties import parse_properties
 from cometmq.codec.stored_message import decode_messages
 from cometmq.model.topic import TopicConfig
-from cometmq.wire.body.bodies import (
+from cometmq.wire.body.admin import (
     decode_consumer_offsets,
     decode_delay_offsets,
     decode_group_config,
     decode_group_config_wrapper,
-    decode_kv_table,
     decode_topic_config,
-    decode_topic_config_wrapper,
-    decode_topic_list,
     encode_topic_config_list,
 )
+from cometmq.wire.body.route import decode_kv_table, decode_topic_config_wrapper, decode_topic_list
 from cometmq.wire.command.codes import RequestCode
 
 TOPIC = {

@@ -15,8 +15,9 @@ from cometmq.codec.ids import encode_host, offset_message_id
 from cometmq.codec.stored_message import decode_messages
 from cometmq.model import Message, MessageQueue
 from cometmq.model.group import SubscriptionData
+from cometmq.model.offsets import ConsumerOffset
 from cometmq.testing.cluster import embedded_cluster
-from cometmq.wire.body.bodies import (
+from cometmq.wire.body.client import (
     ConsumeDirectlyResult,
     ConsumerData,
     ConsumerRunningInfo,
@@ -323,7 +324,7 @@ def test_consumers_are_told_in_their_own_form(language: str, body: bytes, tmp_pa
 
     async def story(broker: Broker, operator: Client, consumer: Client) -> None:
         for queue_id in range(4):
-            broker.state.offsets.commit("g", "t", queue_id, 1 - queue_id % 2, 0)
+            broker.state.offsets.commit("g", "t", queue_id, ConsumerOffset(1 - queue_id % 2), 0)
         answer = await reset(operator)
         assert ResetOffsetBody.decode(answer.body).offsets == {queue(n): 0 for n in range(4)}
         await eventually(lambda: bool(pushed(consumer, 220)))
@@ -348,7 +349,7 @@ def test_without_force_nobody_is_sent_forward(tmp_path: Path) -> None:
 
     async def story(broker: Broker, operator: Client, consumer: Client) -> None:
         for queue_id in range(4):
-            broker.state.offsets.commit("g", "t", queue_id, 0, 0)
+            broker.state.offsets.commit("g", "t", queue_id, ConsumerOffset(0), 0)
         answer = await reset(operator, timestamp="-1", isForce="false")
         assert set(ResetOffsetBody.decode(answer.body).offsets.values()) == {0}
         answer = await reset(operator, timestamp="-1")
@@ -363,7 +364,7 @@ def test_the_old_way_needs_offsets_and_consumers(tmp_path: Path) -> None:
     async def story(broker: Broker, operator: Client, consumer: Client) -> None:
         assert (await reset(operator)).code == 1
         for queue_id in range(4):
-            broker.state.offsets.commit("h", "t", queue_id, 0, 0)
+            broker.state.offsets.commit("h", "t", queue_id, ConsumerOffset(0), 0)
         answer = await reset(operator, group="h")
         assert answer.code == 206
         assert "Group: h Topic: t Timestamp: 0" in (answer.remark or "")

@@ -10,7 +10,7 @@ from tests.unit.broker.harness import Client, eventually, running, scenario
 from cometmq.broker import Broker
 from cometmq.errors import ConnectFailed
 from cometmq.model.group import MessageModel, SubscriptionData
-from cometmq.wire.body.bodies import CheckClientConfigBody, ConsumerData, ConsumerListBody
+from cometmq.wire.body.client import CheckClientConfigBody, ConsumerData, ConsumerListBody
 from cometmq.wire.command.codes import RequestCode
 
 CONSUMER = ConsumerData("g", subscriptions=(SubscriptionData("t"), SubscriptionData("%RETRY%g")))

@@ -8,7 +8,7 @@ from tests.unit.broker.harness import Client, eventually, running, scenario
 from cometmq.broker import Broker
 from cometmq.model import MessageQueue
 from cometmq.model.group import SubscriptionData
-from cometmq.wire.body.bodies import ConsumerData, LockBatchRequest, LockBatchResponse
+from cometmq.wire.body.client import ConsumerData, LockBatchRequest, LockBatchResponse
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import RemotingCommand
 

@@ -15,7 +15,7 @@ from cometmq.codec.stored_message import decode_messages
 from cometmq.core.filter.consumer_filter import decode_filter_file
 from cometmq.model.group import SubscriptionData
 from cometmq.store.read import span_filter
-from cometmq.wire.body.bodies import ConsumerData
+from cometmq.wire.body.client import ConsumerData
 from cometmq.wire.body.stats import decode_consume_queue_view
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.extensions.bulk_pull import BulkPullCode
@@ -118,7 +118,7 @@ def test_a_bulk_pull_looks_at_a_bounded_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A span without messages says how far it looked, and the next goes on from there."""
-    monkeypatch.setattr(span_filter, "LOOKED_MAX", 100)
+    monkeypatch.setattr(span_filter, "EXAMINED_MAX", 100)
     monkeypatch.setattr(span_filter, "STEP_MAX", 60)
 
     async def story(broker: Broker, client: Client) -> None:

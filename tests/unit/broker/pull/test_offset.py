@@ -7,6 +7,7 @@ import pytest
 from tests.unit.broker.harness import Client, scenario
 
 from cometmq.broker import Broker
+from cometmq.model.offsets import ConsumerOffset
 from cometmq.store.message_store import MessageStore
 from cometmq.wire.command.codes import RequestCode
 
@@ -32,7 +33,7 @@ def test_commit_and_query(tmp_path: Path) -> None:
 
 
 def test_query_answers_zero_or_not_found_only(tmp_path: Path) -> None:
-    """0 for a young queue, 22 for an empty one or when the client forbids 0 (trap T12)."""
+    """0 for a young or empty queue; 22 for no queue, or when the client forbids 0 (trap T12)."""
 
     async def story(broker: Broker, client: Client) -> None:
         await client.send()
@@ -42,10 +43,15 @@ def test_query_answers_zero_or_not_found_only(tmp_path: Path) -> None:
         strict = await client.call(code, {**GROUP, "setZeroIfNotFound": "false"})
         assert strict.code == 22
         assert strict.remark == "Not found, do not set to zero, maybe this group boot first"
-        for ext in ({**GROUP, "queueId": "1"}, {**GROUP, "topic": "nobody"}):
-            empty = await client.call(code, ext)
-            assert empty.code == 22
-            assert empty.remark == "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+        empty = await client.call(code, {**GROUP, "queueId": "1"})
+        assert (empty.code, empty.ext_fields) == (0, {"offset": "0"})
+        assert (await client.call(30, {**QUEUE, "queueId": "1"})).ext_fields == {"offset": "0"}
+        for ext in ({**GROUP, "queueId": "99"}, {**GROUP, "topic": "nobody"}):
+            nowhere = await client.call(code, ext)
+            assert nowhere.code == 22
+            assert (
+                nowhere.remark == "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+            )
 
     scenario(tmp_path, story)
 
@@ -71,7 +77,7 @@ def test_commits_while_a_reset_waits_are_ignored(tmp_path: Path) -> None:
     async def story(broker: Broker, client: Client) -> None:
         await client.send()
         await client.pull()
-        broker.state.offsets.reset("g", "t", 0, 0, 0)
+        broker.state.offsets.reset("g", "t", 0, ConsumerOffset(0), 0)
         commit = await client.call(
             RequestCode.UPDATE_CONSUMER_OFFSET, {**GROUP, "commitOffset": "9"}
         )

@@ -9,7 +9,8 @@ from tests.unit.broker.harness import PULL_DEFAULTS, Client, eventually, scenari
 
 from cometmq.broker import Broker
 from cometmq.model.group import MessageModel, SubscriptionData
-from cometmq.wire.body.bodies import ConsumerData
+from cometmq.model.offsets import ConsumerOffset
+from cometmq.wire.body.client import ConsumerData
 from cometmq.wire.command.codes import RequestCode
 
 
@@ -360,7 +361,7 @@ def test_reset_of_an_operator_reaches_the_next_pull_once(tmp_path: Path) -> None
 
     async def story(broker: Broker, client: Client) -> None:
         await fill(client)
-        broker.state.offsets.reset("g", "t", 0, 1, 0)
+        broker.state.offsets.reset("g", "t", 0, ConsumerOffset(1), 0)
         answer = await client.pull(queueOffset="3")
         assert (answer.code, answer.ext_fields["nextBeginOffset"]) == (21, "1")
         assert (await client.pull(queueOffset="1")).code == 0

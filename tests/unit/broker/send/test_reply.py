@@ -23,9 +23,13 @@ async def reply(client: Client, to: str | None = "asker", body: bytes = b"pong")
     return await client.call(RequestCode.SEND_REPLY_MESSAGE_V2, ext, body)
 
 
+@pytest.mark.parametrize("body", [b"pong", b""])
 @pytest.mark.parametrize("is_stored", [True, False])
-def test_reply_is_pushed_stored_and_answered(is_stored: bool, tmp_path: Path) -> None:
-    """The asker gets body and properties; the replier the place of the stored message."""
+def test_reply_is_pushed_stored_and_answered(is_stored: bool, body: bytes, tmp_path: Path) -> None:
+    """The asker gets body and properties; the replier the place of the stored message.
+
+    Go's clients reply without a body.
+    """
 
     async def main() -> None:
         setting: dict[str, Any] = {"storeReplyMessageEnable": str(is_stored).lower()}
@@ -33,14 +37,14 @@ def test_reply_is_pushed_stored_and_answered(is_stored: bool, tmp_path: Path) ->
             asker = await Client(broker.env, broker.address).open()
             replier = await Client(broker.env, broker.address).open()
             await asker.heartbeat(producers=("pg",), client_id="asker")
-            answer = await reply(replier)
+            answer = await reply(replier, body=body)
             assert (answer.code, answer.remark) == (0, None)
             assert answer.ext_fields["queueOffset"] == "0"
             assert (answer.ext_fields["msgId"] == "0") is not is_stored
             assert "transactionId" not in answer.ext_fields
             (push,) = asker.pushed
             assert push.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
-            assert push.body == b"pong"
+            assert push.body == body
             ext = push.ext_fields
             assert (ext["topic"], ext["storeHost"]) == (TOPIC, broker.address)
             assert ext["bornHost"].startswith("127.0.0.1:")
@@ -74,15 +78,6 @@ def test_reply_to_nobody_is_stored_all_the_same(
             assert answer.ext_fields["queueOffset"] == str(number)
             assert len(answer.ext_fields["msgId"]) == 32
         assert len(await client.messages(topic=TOPIC)) == 2
-
-    scenario(tmp_path, story)
-
-
-def test_reply_without_a_body_is_refused(tmp_path: Path) -> None:
-    """Go sends none; there is nothing to deliver."""
-
-    async def story(broker: Broker, client: Client) -> None:
-        assert (await reply(client, body=b"")).code == 13
 
     scenario(tmp_path, story)
 

@@ -112,7 +112,6 @@ def test_long_names_serve_code_10(tmp_path: Path) -> None:
         ({"b": "RMQ_SYS_TRANS_HALF_TOPIC"}, b"x", 16, "is forbidden"),
         ({"b": "new", "c": "NoSuchTemplate"}, b"x", 17, "apply first please"),
         ({"e": "99"}, b"x", 29, r"request queueId\[99\] is illegal, TopicConfig \[topicName=t"),
-        ({}, b"", 13, "has no body"),
         ({}, b"x" * 5000, 13, "5000 bytes, maxMessageSize is 4096"),
         ({"i": "big\x01" + "p" * 32768 + "\x02"}, b"x", 13, "32767 are allowed"),
         ({"i": "DELAY\x01soon\x02"}, b"x", 13, "property DELAY is 'soon'"),

@@ -27,7 +27,8 @@ async def round_of_checks(broker: Broker) -> None:
     check.now()
     await eventually(
         lambda: (
-            not check._places and (len(halves(broker)), len(broker.transactions.halves)) != before
+            not check._remaining
+            and (len(halves(broker)), len(broker.transactions.halves)) != before
         )
     )
 
@@ -101,7 +102,7 @@ def test_without_a_producer_nobody_is_asked_and_nothing_counted(tmp_path: Path) 
         await half(client)
         for _ in range(3):
             broker.transactions.check.now()
-            await eventually(lambda: not broker.transactions.check._places)
+            await eventually(lambda: not broker.transactions.check._remaining)
         assert len(halves(broker)) == 1
         assert checks_of(client) == []
         await client.heartbeat(producers=(GROUP,))

@@ -15,6 +15,7 @@ from cometmq.core.transaction.open_transactions import (
 )
 from cometmq.model.flags import TRANSACTION_COMMIT
 from cometmq.model.names import HALF_TOPIC, OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
+from cometmq.model.offsets import ConsumerOffset
 
 
 def half(rig: Rig, uniq_key: str, **more: str) -> int:
@@ -31,8 +32,8 @@ def op(rig: Rig, body: bytes) -> None:
 def reached(half_offset: int, op_offset: int) -> ConsumerOffsetTable:
     """Where the transaction group stands."""
     table = {
-        f"{HALF_TOPIC}@{TRANSACTION_GROUP}": {0: half_offset},
-        f"{OP_HALF_TOPIC}@{TRANSACTION_GROUP}": {0: op_offset},
+        f"{HALF_TOPIC}@{TRANSACTION_GROUP}": {0: ConsumerOffset(half_offset)},
+        f"{OP_HALF_TOPIC}@{TRANSACTION_GROUP}": {0: ConsumerOffset(op_offset)},
     }
     return ConsumerOffsetTable(table)
 
@@ -73,7 +74,7 @@ def test_what_was_put_back_is_one_transaction() -> None:
         found = loaded.halves.find(earlier)
         assert found is not None
         assert found.queue_offset == newest
-    assert sorted(loaded.found_ended) == [0, 1, 4]
+    assert sorted(loaded.unnamed_ended) == [0, 1, 4]
     op(rig, b"6,")
     loaded = load_transactions(rig.store, ConsumerOffsetTable())
     assert loaded.halves.offsets() == [2, 3, 5], "ended at its newest place is ended"
@@ -90,7 +91,7 @@ def test_committed_and_given_up_messages_say_it_themselves() -> None:
     rig.store.put("T", 0, b"x", b"", prepared_offset=places[3])
     loaded = load_transactions(rig.store, ConsumerOffsetTable())
     assert loaded.halves.offsets() == [0, 3]
-    assert sorted(loaded.found_ended) == [1, 2]
+    assert sorted(loaded.unnamed_ended) == [1, 2]
     rig.store.put("T", 0, b"x", b"", sys_flag=TRANSACTION_COMMIT, prepared_offset=0)
     assert load_transactions(rig.store, ConsumerOffsetTable()).halves.offsets() == [3]
 

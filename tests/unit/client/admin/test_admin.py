@@ -5,14 +5,25 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 import pytest
+from tests.unit.client.fake import FakeBroker
 
+import cometmq
 from cometmq.client.admin.admin import Admin
-from cometmq.client.base.options import ClientOptions, name_server_addresses
+from cometmq.client.base.name_servers import name_server_entries
+from cometmq.client.base.options import ClientOptions
 from cometmq.client.consumer.group.first_offset import parse_start
 from cometmq.client.producer.producer import Producer
 from cometmq.errors import ConfigError, NoRoute, QueryNotFound, RemoteError, TopicNotExist
-from cometmq.model import ConsumeFromWhere, Message, MessageQueue, SubscriptionGroupConfig
+from cometmq.model import (
+    BrokerData,
+    ConsumeFromWhere,
+    Message,
+    MessageQueue,
+    SubscriptionGroupConfig,
+)
+from cometmq.model.names import HALF_TOPIC
 from cometmq.testing.cluster import EmbeddedCluster, embedded_cluster
+from cometmq.wire.body.route import encode_cluster_info
 
 Story = Callable[[Admin, Producer, EmbeddedCluster], Awaitable[None]]
 
@@ -77,6 +88,64 @@ def test_the_cluster() -> None:
         assert "brokerName" in await admin.broker_config("broker-a")
 
     scenario(story)
+
+
+@pytest.mark.parametrize(
+    ("code", "is_said"), [(1, True), (16, True), (19, False), (20, False), (21, False)]
+)
+def test_a_broker_that_refuses_a_pull_is_no_broker_without_open_transactions(
+    code: int, is_said: bool
+) -> None:
+    """The list ended silently when a broker refused a pull, so I saw "no open transactions"."""
+
+    async def run() -> None:
+        broker = FakeBroker({HALF_TOPIC: 1})
+        await broker.start()
+        brokers = {broker.name: BrokerData("c", broker.name, {0: broker.address})}
+        info = encode_cluster_info(brokers, {"c": [broker.name]})
+        broker.override[106] = lambda command, _: command.answer(0, None, {}, info)
+        broker.override[26] = lambda command, _: command.answer(0, None, {}, b"")
+        ext = dict.fromkeys(("suggestWhichBrokerId", "minOffset", "maxOffset"), "1")
+        ext["nextBeginOffset"] = "1"
+        broker.override[11] = lambda command, _: command.answer(code, "told to", ext)
+        broker.override[321] = lambda command, _: command.answer(code, "told to")
+        broker.store(HALF_TOPIC, 0, b"half", b"UNIQ_KEY\x01id\x02PGROUP\x01orders\x02")
+        try:
+            async with Admin(name_server=broker.name_server) as admin:
+                if is_said:
+                    with pytest.raises(RemoteError, match="told to"):
+                        await admin.open_transactions()
+                else:
+                    # Retention has removed the message: the broker says where to go on.
+                    assert await admin.open_transactions() == []
+                del broker.override[11]
+                (one,) = await admin.open_transactions()
+                assert (one.transaction_id, one.group) == ("id", "orders")
+                broker.override[204] = lambda command, _: command.answer(16, "told to")
+                with pytest.raises(RemoteError, match="told to"):
+                    await admin.open_transactions()
+        finally:
+            await broker.stop()
+
+    asyncio.run(run())
+
+
+def test_open_transactions_are_listed_although_the_broker_may_not_be_read() -> None:
+    """A broker that was set to take writes only refused the pulls, and the list was empty."""
+
+    async def run() -> None:
+        async with (
+            embedded_cluster({"brokerPermission": "2"}) as cluster,
+            Admin(name_server=cluster.name_server_address) as admin,
+            cometmq.TransactionProducer(
+                "orders", check=lambda _: None, name_server=cluster.name_server_address
+            ) as producer,
+        ):
+            kept = await producer.begin(Message("Orders", b"half"))
+            (one,) = await admin.open_transactions()
+            assert one.transaction_id == kept.id
+
+    asyncio.run(run())
 
 
 def test_groups_and_offsets() -> None:
@@ -161,14 +230,14 @@ def test_name_servers_come_from_argument_variable_or_default(
 ) -> None:
     """In this order; several are separated by semicolons."""
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
-    assert name_server_addresses(None) == ("127.0.0.1:9876",)
+    assert name_server_entries(None) == ("127.0.0.1:9876",)
     monkeypatch.setenv("NAMESRV_ADDR", "a:1; b:2 ;")
-    assert name_server_addresses(None) == ("a:1", "b:2")
-    assert name_server_addresses("http://c:3") == ("c:3",)
-    assert name_server_addresses(["d:4", "e:5"]) == ("d:4", "e:5")
+    assert name_server_entries(None) == ("a:1", "b:2")
+    assert name_server_entries("http://c:3") == ("c:3",)
+    assert name_server_entries(["d:4", "e:5"]) == ("d:4", "e:5")
     for wrong in ("nonsense", "host:port", "a:99999", "", ";"):
         with pytest.raises(ConfigError, match=r"127\.0\.0\.1:9876"):
-            name_server_addresses(wrong)
+            name_server_entries(wrong)
     with pytest.raises(ConfigError, match="timeout_ms is 0"):
         ClientOptions.of("a:1", request_timeout_ms=0)
 

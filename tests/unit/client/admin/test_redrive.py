@@ -1,10 +1,9 @@
 """Dead letters of a real broker, sent again: order, once, and only to whom it should."""
 
 import asyncio
-import json
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,12 +92,23 @@ async def die(cluster: EmbeddedCluster) -> None:
             await eventually(are_dead)
 
 
-def redrive(admin: Admin, folder: Path, **options: Any) -> tuple[Redrive, RedriveLedger]:
-    """A run with the ledger in `folder`."""
-    letters = DeadLetters(admin.queue_reader(), "billing")
-    kind = "origin" if options.get("to_origin") else "group"
-    ledger = RedriveLedger.open(folder, "billing", kind)
-    return Redrive(letters, ledger, clock=SystemClock(), **options), ledger
+def redrive(admin: Admin, **options: Any) -> tuple[Redrive, RedriveLedger]:
+    """A run, and the ledger that it uses."""
+    clock = options.pop("clock", None) or SystemClock()
+    run = Redrive(DeadLetters(admin.queue_reader(), "billing"), admin, clock=clock, **options)
+    return run, run.ledger("broker-a")
+
+
+class Leaping(SystemClock):
+    """A clock whose monotonic time leaps with each sleep, and when a test says so."""
+
+    def __init__(self) -> None:
+        self.leapt_s = 0.0
+        begin = time.monotonic
+        self.monotonic = lambda: begin() + self.leapt_s  # type: ignore[misc]
+
+    async def sleep(self, seconds: float) -> None:
+        self.leapt_s += seconds
 
 
 async def bodies(admin: Admin, topic: str) -> list[bytes]:
@@ -149,24 +159,30 @@ def test_what_a_death_tells() -> None:
     scenario(story)
 
 
-def test_only_the_group_gets_it_again(tmp_path: Path) -> None:
+def test_only_the_group_gets_it_again() -> None:
     """In order, under the first topic and id, tries from the start; the topic gets nothing."""
 
     async def story(cluster: EmbeddedCluster) -> None:
         address = cluster.name_server_address
         async with Admin(name_server=address) as admin:
-            run, ledger = redrive(admin, tmp_path)
+            run, ledger = redrive(admin)
             plan = await run.plan(DeathSelection(tags=("odd",)))
             assert (plan.count, plan.sent_before) == (COUNT // 2, 0)
             assert await run.send(plan) == COUNT // 2
             assert ledger.count == COUNT // 2
             # Another selection that overlaps sends the rest only.
-            again, _ = redrive(admin, tmp_path)
+            again, _ = redrive(admin)
             plan = await again.plan(ALL)
             assert (plan.count, plan.sent_before) == (COUNT // 2, COUNT // 2)
             assert await again.send(plan) == COUNT // 2
-            third, _ = redrive(admin, tmp_path)
+            third, _ = redrive(admin)
             assert (await third.plan(ALL)).count == 0
+        async with Admin(name_server=address) as admin:
+            # As `pipeline dead-letters` does, which knows the offsets from Spark.
+            by_offset, _ = redrive(admin, is_repeated=True)
+            queue = MessageQueue("%DLQ%billing", "broker-a", 0)
+            assert (await by_offset.plan_offsets({queue: [1, 4]})).offsets == {queue: [1, 4]}
+        async with Admin(name_server=address) as admin:
             dead = [
                 death async for death, _ in DeadLetters(admin.queue_reader(), "billing").walk(ALL)
             ]
@@ -199,25 +215,29 @@ def test_only_the_group_gets_it_again(tmp_path: Path) -> None:
     scenario(story)
 
 
-def test_to_the_first_topics(tmp_path: Path) -> None:
-    """As new messages of the topic, for every group of it; the two targets have two ledgers."""
+def test_to_the_first_topics() -> None:
+    """As new messages of the topic, for each of its groups; what was sent is not sent twice."""
 
     async def story(cluster: EmbeddedCluster) -> None:
         async with Admin(name_server=cluster.name_server_address) as admin:
-            run, _ = redrive(admin, tmp_path, to_origin=True)
+            run, _ = redrive(admin, to_origin=True)
             plan = await run.plan(ALL)
             assert [(key, row[0]) for key, row in plan.by_target.items()] == [
                 (("Orders", "Orders"), COUNT)
             ]
             assert await run.send(plan) == COUNT
             assert len(await bodies(admin, "Orders")) == 2 * COUNT
-            to_group, _ = redrive(admin, tmp_path)
-            assert (await to_group.plan(ALL)).count == COUNT
+            to_group, _ = redrive(admin)
+            plan = await to_group.plan(ALL)
+            assert (plan.count, plan.sent_before) == (0, COUNT)
+            again, _ = redrive(admin, is_repeated=True)
+            assert await again.send(await again.plan(ALL)) == COUNT
+            assert len(await bodies(admin, "%RETRY%billing")) == COUNT
 
     scenario(story)
 
 
-def test_a_killed_run_is_finished_without_repeating(tmp_path: Path) -> None:
+def test_a_killed_run_is_finished_without_repeating() -> None:
     """What was in doubt is looked up in the retry topic."""
 
     async def story(cluster: EmbeddedCluster) -> None:
@@ -226,38 +246,24 @@ def test_a_killed_run_is_finished_without_repeating(tmp_path: Path) -> None:
             """Stands for the end of the process."""
 
         sleeps = 0
+        clock = Leaping()
 
         async def die_at_the_fifth(seconds: float) -> None:
             nonlocal sleeps
             sleeps += 1
             if sleeps == 5:
                 raise Killed
-
-        class Frozen(SystemClock):
-            """A clock on which every message comes too early."""
-
-            def __init__(self) -> None:
-                self.monotonic = lambda: 0.0  # type: ignore[misc]
+            await clock.sleep(seconds)
 
         async with Admin(name_server=cluster.name_server_address) as admin:
-            ledger = RedriveLedger.open(tmp_path, "billing", "group")
-            run = Redrive(
-                DeadLetters(admin.queue_reader(), "billing"),
-                ledger,
-                rate=1000.0,
-                clock=Frozen(),
-                sleep=die_at_the_fifth,
-            )
+            run, ledger = redrive(admin, rate=1.0, clock=clock, sleep=die_at_the_fifth)
             with pytest.raises(Killed):
                 await run.send(await run.plan(ALL))
             assert sleeps == 5
             assert ledger.pending is not None
-            # The process died while it wrote, too.
-            with ledger.path.open("a", encoding="utf-8") as file:
-                file.write('{"done": tr')
             before = await bodies(admin, "%RETRY%billing")
             assert 0 < len(before) < COUNT
-            after, _ = redrive(admin, tmp_path)
+            after, _ = redrive(admin)
             plan = await after.plan(ALL)
             assert plan.sent_before == len(before)
             await after.send(plan)
@@ -267,12 +273,12 @@ def test_a_killed_run_is_finished_without_repeating(tmp_path: Path) -> None:
     scenario(story)
 
 
-def test_a_lost_answer_is_no_second_copy(tmp_path: Path) -> None:
+def test_a_lost_answer_is_no_second_copy() -> None:
     """The broker stored it, the answer did not come: it is found and not sent again."""
 
     async def story(cluster: EmbeddedCluster) -> None:
         async with Admin(name_server=cluster.name_server_address) as admin:
-            run, ledger = redrive(admin, tmp_path, sleep=lambda seconds: asyncio.sleep(0))
+            run, ledger = redrive(admin, sleep=lambda seconds: asyncio.sleep(0))
             ask = run._reader.io.request
             lost = 0
 
@@ -295,7 +301,7 @@ def test_a_lost_answer_is_no_second_copy(tmp_path: Path) -> None:
     scenario(story)
 
 
-def test_a_topic_that_may_not_be_read(tmp_path: Path) -> None:
+def test_a_topic_that_may_not_be_read() -> None:
     """Stores of RocketMQ 4 have dead letters with permission 2; it stays as it is."""
 
     async def story(cluster: EmbeddedCluster) -> None:
@@ -311,7 +317,7 @@ def test_a_topic_that_may_not_be_read(tmp_path: Path) -> None:
                 return [data.perm for data in route.queue_datas] == [2]
 
             await eventually(is_known)
-            run, _ = redrive(admin, tmp_path)
+            run, _ = redrive(admin)
             plan = await run.plan(ALL)
             assert plan.count == COUNT
             assert await run.send(plan) == COUNT
@@ -322,12 +328,12 @@ def test_a_topic_that_may_not_be_read(tmp_path: Path) -> None:
     scenario(story)
 
 
-def test_a_broker_that_buries_the_copy_is_told_of(tmp_path: Path) -> None:
+def test_a_broker_that_buries_the_copy_is_told_of() -> None:
     """RocketMQ does so while members consume in order; one message is in doubt, not all."""
 
     async def story(cluster: EmbeddedCluster) -> None:
         async with Admin(name_server=cluster.name_server_address) as admin:
-            run, _ = redrive(admin, tmp_path)
+            run, _ = redrive(admin)
             plan = await run.plan(ALL)
             ask = run._reader.io.request
 
@@ -344,7 +350,7 @@ def test_a_broker_that_buries_the_copy_is_told_of(tmp_path: Path) -> None:
     scenario(story)
 
 
-def test_an_ordered_group_gets_its_dead_letters_again(tmp_path: Path) -> None:
+def test_an_ordered_group_gets_its_dead_letters_again() -> None:
     """Ours does not bury what has no tries yet; the members may stay online."""
 
     async def story(cluster: EmbeddedCluster) -> None:
@@ -364,7 +370,7 @@ def test_an_ordered_group_gets_its_dead_letters_again(tmp_path: Path) -> None:
                 return not locks.are_all_expired("billing", SystemClock().now_ms())
 
             await eventually(is_locked)
-            run, _ = redrive(admin, tmp_path)
+            run, _ = redrive(admin)
             assert await run.send(await run.plan(ALL)) == COUNT
             await until(lambda: len(got) == COUNT, 30)
             assert len(await bodies(admin, "%DLQ%billing")) == COUNT
@@ -372,40 +378,114 @@ def test_an_ordered_group_gets_its_dead_letters_again(tmp_path: Path) -> None:
     scenario(story)
 
 
-def test_ledger_of_something_else(tmp_path: Path) -> None:
-    """A line that is none, and an answer without a question, are told of with their number."""
-    ledger = RedriveLedger.open(tmp_path, "g", "group")
-    ledger.path.write_text("[1]\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="line 1"):
-        RedriveLedger.open(tmp_path, "g", "group")
-    ledger.path.write_text(json.dumps({"done": True}) + "\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="nothing was about"):
-        RedriveLedger.open(tmp_path, "g", "group")
+def test_two_people_do_not_redrive_the_same_letters_twice() -> None:
+    """From two machines or two folders: at the same time, and one after the other."""
+
+    async def story(cluster: EmbeddedCluster) -> None:
+        address = cluster.name_server_address
+        async with Admin(name_server=address) as one, Admin(name_server=address) as other:
+            runs = [redrive(admin)[0] for admin in (one, other)]
+            plans = [await run.plan(ALL) for run in runs]
+            assert [plan.count for plan in plans] == [COUNT, COUNT]
+            sent = await asyncio.gather(
+                *[run.send(plan) for run, plan in zip(runs, plans, strict=True)]
+            )
+            assert sorted(sent) == [0, COUNT]
+            assert len(await bodies(one, "%RETRY%billing")) == COUNT
+        async with Admin(name_server=address) as later:
+            plan = await redrive(later)[0].plan(ALL)
+            assert (plan.count, plan.sent_before) == (0, COUNT)
+
+    scenario(story)
 
 
-def test_ledger_knows_a_message_by_place_and_id(tmp_path: Path) -> None:
-    """The same place with another message is another message."""
-    queue = MessageQueue("%DLQ%g", "a", 0)
-    death = Death(queue, 7, 0, "AB", "T", "", 1, "", (), "", 1)
-    ledger = RedriveLedger.open(tmp_path, "g", "group")
-    ledger.about([death], MessageQueue("%RETRY%g", "a", 0), 0)
-    assert death not in ledger
-    ledger.done()
-    again = RedriveLedger.open(tmp_path, "g", "group")
-    assert death in again
-    assert replace(death, message_id="CD") not in again
-    assert replace(death, queue_offset=8) not in again
+def test_a_run_waits_for_another_one_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """As long as the broker keeps the lock of a run that was killed, and not for ever."""
+
+    async def story(cluster: EmbeddedCluster) -> None:
+        async with Admin(name_server=cluster.name_server_address) as admin:
+            _, held = redrive(admin)
+            await held.acquire()
+            clock = Leaping()
+            run, _ = redrive(admin, clock=clock, sleep=clock.sleep)
+            plan = await run.plan(ALL)
+            with pytest.raises(CometError, match="another run sends the dead letters"):
+                await run.send(plan)
+            await held.release()
+            assert await run.send(plan) == COUNT
+
+    scenario(story)
+    assert "waiting for up to 65 s: another run writes into the ledger %SENT%billing" in caplog.text
 
 
-def test_rates(tmp_path: Path) -> None:
+def test_a_run_that_slept_too_long_stops() -> None:
+    """Another one may have its lock then; what it has sent is on record."""
+
+    async def story(cluster: EmbeddedCluster) -> None:
+        clock = Leaping()
+
+        async def oversleep(seconds: float) -> None:
+            await clock.sleep(100)
+
+        async with Admin(name_server=cluster.name_server_address) as admin:
+            run, _ = redrive(admin, clock=clock, sleep=oversleep, rate=1.0)
+            plan = await run.plan(ALL)
+            with pytest.raises(CometError, match="has lost the ledger"):
+                await run.send(plan)
+            sent = len(await bodies(admin, "%RETRY%billing"))
+            assert sent < COUNT
+            after, _ = redrive(admin)
+            assert await after.send(await after.plan(ALL)) == COUNT - sent
+            assert len(await bodies(admin, "%RETRY%billing")) == COUNT
+
+    scenario(story)
+
+
+def test_a_ledger_of_something_else_is_not_taken_for_an_empty_one() -> None:
+    """An error names the message that is not a record, and the topic to look into."""
+
+    async def story(cluster: EmbeddedCluster) -> None:
+        address = cluster.name_server_address
+        async with Admin(name_server=address) as admin, Producer("p", name_server=address) as other:
+            await admin.create_topic("%SENT%billing", queue_count=1)
+            await other.send(Message("%SENT%billing", b"[1]"))
+            with pytest.raises(CometError, match="message 0 of %SENT%billing@broker-a:0 is no rec"):
+                await redrive(admin)[0].plan(ALL)
+
+    scenario(story)
+
+
+def test_ledger_identifies_a_message_by_position_and_id() -> None:
+    """The same position with another message id is another message."""
+
+    async def story(cluster: EmbeddedCluster) -> None:
+        queue = MessageQueue("%DLQ%g", "a", 0)
+        death = Death(queue, 7, 0, "AB", "T", "", 1, "", (), "", 1)
+        async with Admin(name_server=cluster.name_server_address) as admin:
+            _, ledger = redrive(admin)
+            await ledger.acquire()
+            await ledger.begin([death], MessageQueue("%RETRY%g", "a", 0), 0)
+            assert death not in ledger
+            await ledger.done()
+            await ledger.done()  # an answer was lost, and the record came twice
+            _, again = redrive(admin)
+            await again.refresh()
+            assert death in again
+            assert replace(death, message_id="CD") not in again
+            assert replace(death, queue_offset=8) not in again
+
+    scenario(story)
+
+
+def test_rates() -> None:
     """A rate that never ends is refused; a plan without messages sends nothing."""
 
     async def story(cluster: EmbeddedCluster) -> None:
         async with Admin(name_server=cluster.name_server_address) as admin:
             with pytest.raises(ConfigError, match="never end"):
-                redrive(admin, tmp_path, rate=0.0)
-            run, ledger = redrive(admin, tmp_path, rate=5.0)
+                redrive(admin, rate=0.0)
+            run, _ = redrive(admin, rate=5.0)
             assert await run.send(RedrivePlan()) == 0
-            assert not ledger.path.exists()
+            assert "%SENT%billing" not in await admin.topic_list(include_system=True)
 
     scenario(story)

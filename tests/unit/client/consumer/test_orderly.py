@@ -20,8 +20,9 @@ from cometmq.client.queue.pull_loop import PullState
 from cometmq.core.consume.process_queue import FlowLimits
 from cometmq.errors import ConfigError
 from cometmq.model import Message, MessageModel, MessageQueue
+from cometmq.model.offsets import ConsumerOffset
 from cometmq.testing.cluster import embedded_cluster, threaded_cluster
-from cometmq.wire.body.bodies import ConsumerRunningInfo
+from cometmq.wire.body.client import ConsumerRunningInfo
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import RemotingCommand
 
@@ -404,7 +405,7 @@ def test_a_lost_lock_ends_the_queue_without_a_commit() -> None:
             await member.renew_locks()
             assert before.process_queue.dropped
             await until(lambda: member.assignments.get(queue) not in (None, before), WAIT_S)
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # time for a message too early, which none needs
             assert len(seen) == 2, "the handler of the old assignment has not ended"
             go_on.set()
             await until(lambda: seen[-1] == b"a2", WAIT_S)
@@ -541,7 +542,9 @@ def test_a_lock_that_went_to_another_member_ends_the_queue() -> None:
                 assert not member.assignment()
                 assert not member.may_consume(queue)
                 # The other got to 3 and goes.
-                broker.state.offsets.commit("g", "t", 0, 3, broker.env.clock.now_ms())
+                broker.state.offsets.commit(
+                    "g", "t", 0, ConsumerOffset(3), broker.env.clock.now_ms()
+                )
                 await until(
                     lambda: locks.unlock("g", "other", [queue]) or seen[-1] == b"a4", WAIT_S
                 )

@@ -298,6 +298,7 @@ def test_closing_ends_the_iteration() -> None:
             return len([message async for message in consumer])
 
         reader = asyncio.create_task(read_all())
+        # A reader that has not begun to wait by then gets the same answer: nothing.
         await asyncio.sleep(0.05)
         await consumer.shutdown()
         assert await reader == 0

@@ -343,7 +343,7 @@ def test_clusters_in_one_process_do_not_mix() -> None:
                     "g", {"t": "*"}, handle, name_server=address, consume_from="first"
                 ):
                     await until(lambda: len(mine) >= 10)
-                    await asyncio.sleep(0.05)
+                    await asyncio.sleep(0.05)  # time for a message too many, which none needs
 
             addresses = [one.name_server_address, two.name_server_address]
             await asyncio.gather(*[consume(address) for address in addresses])

@@ -21,6 +21,7 @@ import cometmq.sync
 from cometmq import Message, Producer
 from cometmq.core.extensions.growing import Growth, group_hash
 from cometmq.errors import ConfigError, GroupMoved
+from cometmq.model.offsets import ConsumerOffset
 from cometmq.testing import threaded_cluster
 
 GROUPS = [f"customer-{number}" for number in range(24)]
@@ -205,7 +206,9 @@ async def test_a_group_that_never_pauses_moves_when_the_growth_is_closed(tmp_pat
         group = next(name for name in GROUPS if group_hash(name) % 2 == 1)
         async with Producer("p", name_server=running.name_server) as producer:
             await producer.send(Message(TOPIC, f"{group}:0".encode()), message_group=group)
-            running.brokers["broker-a"].state.offsets.commit("billing", TOPIC, 0, 0, 0)
+            running.brokers["broker-a"].state.offsets.commit(
+                "billing", TOPIC, 0, ConsumerOffset(0), 0
+            )
             await admin.grow_topic(TOPIC, 2)
             await producer.send(Message(TOPIC, f"{group}:1".encode()), message_group=group)
             assert (await admin.close_topic_growth(TOPIC)).phase == "closing"

@@ -27,57 +27,91 @@ def message(**fields: Any) -> Message:
 
 
 WRONG = [
-    (message(topic=None), "topic None is NoneType"),
-    (message(topic=["t"]), "topic \\['t'\\] is list"),
-    (message(topic=Colour.RED), "formats as 'Colour.RED'; give its value, 'red'"),
-    (message(body=None), "NoneType; encode"),
-    (message(tags=["a"]), "tag for t \\['a'\\] is list; give a text"),
-    (message(tags=0), "tag for t 0 is int"),
-    (message(keys=7), "key for t 7 is int"),
-    (message(keys=(7,)), "key for t 7 is int"),
-    (message(keys=("a", 7)), "key for t 7 is int"),
-    (message(keys=b"k"), "key for t 107 is int"),
-    (message(keys=("a b", "c")), "key 'a b' for t has a blank"),
-    (message(keys=0), "key for t 0 is int"),
-    (message(message_group=7), "message group for t 7 is int"),
-    (message(message_group=0), "message group for t 0 is int"),
-    (message(properties={"n": 3}), "property 'n' of a message for t is 3 \\(int\\)"),
-    (message(properties={"n": 0}), "property 'n' of a message for t is 0 \\(int\\)"),
-    (message(properties={"n": None}), "property 'n' of a message for t is None"),
-    (message(properties={7: "n"}), "property name 7 of a message for t is int"),
-    (message(properties=[("a", "b")]), "\\(list\\); give a mapping"),
-    (message(flag="1"), "flag '1' of a message for t"),
-    (message(flag=None), "flag None of a message for t"),
-    (message(flag=2**31), "flag 2147483648 of a message for t"),
+    ({"topic": None}, "topic None is NoneType"),
+    ({"topic": ["t"]}, "topic \\['t'\\] is list"),
+    ({"topic": Colour.RED}, "formats as 'Colour.RED'; give its value, 'red'"),
+    ({"body": None}, "NoneType; b'' is an empty body"),
+    ({"tags": ["a"]}, "tag for t \\['a'\\] is list; give a text"),
+    ({"tags": 0}, "tag for t 0 is int"),
+    ({"keys": 7}, "key for t 7 is int"),
+    ({"keys": (7,)}, "key for t 7 is int"),
+    ({"keys": ("a", 7)}, "key for t 7 is int"),
+    ({"keys": b"k"}, "key for t 107 is int"),
+    ({"keys": ("a b", "c")}, "key 'a b' for t has a blank"),
+    ({"keys": "a b"}, "key 'a b' for t has a blank.* as a tuple, \\('a', 'b'\\)"),
+    ({"tags": "a\x01"}, "tag for t 'a.x01' contains"),
+    ({"topic": "no topic!"}, "illegal characters"),
+    ({"properties": {"KEYS": "a"}}, "KEYS belong to RocketMQ"),
+    ({"properties": {"": "a"}}, "empty name"),
+    ({"properties": {"n": "a\x02"}}, "property 'n' of a message for t 'a.x02' contains"),
+    ({"delay_ms": 1, "delay_level": 1}, "give one of them"),
+    ({"keys": 0}, "key for t 0 is int"),
+    ({"message_group": 7}, "message group for t 7 is int"),
+    ({"message_group": 0}, "message group for t 0 is int"),
+    ({"properties": {"n": 3}}, "property 'n' of a message for t is 3 \\(int\\)"),
+    ({"properties": {"n": 0}}, "property 'n' of a message for t is 0 \\(int\\)"),
+    ({"properties": {"n": None}}, "property 'n' of a message for t is None"),
+    ({"properties": {7: "n"}}, "property name 7 of a message for t is int"),
+    ({"properties": [("a", "b")]}, "\\(list\\); give a mapping"),
+    ({"flag": "1"}, "flag '1' of a message for t"),
+    ({"flag": None}, "flag None of a message for t"),
+    ({"flag": 2**31}, "flag 2147483648 of a message for t"),
     (
-        message(delay_ms="3"),
+        {"delay_ms": "3"},
         "delay_ms of a message for t is '3' \\(str\\); give whole mill",
     ),
-    (message(delay_ms=2.5), "delay_ms of a message for t is 2.5"),
-    (message(delay_ms=-1), "delay_ms of a message for t is -1"),
-    (message(deliver_time_ms=1.7e12), "give whole milliseconds since 1970"),
-    (message(delay_level="3"), "delay_level of a message for t is '3'"),
-    (message(delay_level=-1), "delay_level of a message for t is -1"),
-    (message(delay_level=True), "delay_level of a message for t is True"),
-    (None, "None \\(NoneType\\) is no Message; give Message\\(topic, body\\)"),
-    ("t", "'t' \\(str\\) is no Message"),
+    ({"delay_ms": 2.5}, "delay_ms of a message for t is 2.5"),
+    ({"delay_ms": -1}, "delay_ms of a message for t is -1"),
+    ({"deliver_time_ms": 1.7e12}, "give whole milliseconds since 1970"),
+    ({"delay_level": "3"}, "delay_level of a message for t is '3'"),
+    ({"delay_level": -1}, "delay_level of a message for t is -1"),
+    ({"delay_level": True}, "delay_level of a message for t is True"),
 ]
 
 
-@pytest.mark.parametrize(("wrong", "fault"), WRONG)
-def test_a_field_of_the_wrong_kind_is_named(wrong: Any, fault: str) -> None:
+@pytest.mark.parametrize(("fields", "fault"), WRONG)
+def test_a_message_checks_its_arguments_when_it_is_made(fields: dict[str, Any], fault: str) -> None:
+    """Message(...) with a wrong argument raises in the line that makes it, not at the send."""
+    with pytest.raises(LocalProtocolError, match=fault):
+        message(**fields)
+
+
+@pytest.mark.parametrize(("fields", "fault"), WRONG)
+def test_a_field_that_a_program_changes_is_checked_by_the_send(
+    fields: dict[str, Any], fault: str
+) -> None:
     """The same words for a message that travels alone and for one in a batch."""
+    changed = message()
+    for name, value in fields.items():
+        setattr(changed, name, value)
+    with pytest.raises(LocalProtocolError, match=fault):
+        codec().prepare(changed)
+    with pytest.raises(LocalProtocolError, match=fault):
+        codec().batch_item(changed)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fault"),
+    [
+        (None, "None \\(NoneType\\) is no Message; give Message\\(topic, body\\)"),
+        ("t", "'t' \\(str\\) is no Message"),
+    ],
+)
+def test_what_is_no_message_is_named(wrong: Any, fault: str) -> None:
+    """Alone, in a batch and with a linger, which leaves it to the send that says what is wrong."""
     with pytest.raises(LocalProtocolError, match=fault):
         codec().prepare(wrong)
     with pytest.raises(LocalProtocolError, match=fault):
         codec().batch_item(wrong)
+    assert not Linger(0.01, 1000, 1000, codec(), lambda batch: None).takes(wrong)
 
 
-@pytest.mark.parametrize("wrong", [None, "t", message(body=None), message(topic=None)])
-def test_what_is_no_message_does_not_linger(wrong: Any) -> None:
-    """It goes on to the send that travels alone, which says what is wrong."""
-    made = Linger(0.01, 1000, 1000, codec(), lambda batch: None)
-    assert not made.takes(wrong)
+def test_keys_as_one_text_are_one_key() -> None:
+    """keys="a b" was two keys where ("a b",) is refused; both are refused, two keys are a tuple."""
+    assert decode_properties(codec().prepare(message(keys="a")).properties)["KEYS"] == "a"
+    both = message(keys=(key for key in ("a", "b")))
+    for _ in range(2):  # an iterator gives its keys once, a message is sent as often as one likes
+        assert decode_properties(codec().prepare(both).properties)["KEYS"] == "a b"
 
 
 def test_members_of_enumerations_stand_for_their_value() -> None:

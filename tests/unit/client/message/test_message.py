@@ -1,5 +1,7 @@
 """Received messages: cutting an answer, fields on demand, damage named by position."""
 
+import re
+
 import pytest
 
 from cometmq.client.message.message import ReceivedMessage, split_messages
@@ -61,7 +63,17 @@ def test_all_fields_of_a_plain_message() -> None:
     assert (message.born_timestamp_ms, message.store_timestamp_ms) == (1, 2)
     assert (message.reconsume_times, message.flag, message.sys_flag) == (4, 9, 0)
     assert message.properties["city"] == "北京"
-    assert "t@broker-a:3 at 7" in repr(message)
+    assert repr(message) == (
+        "<ReceivedMessage t@broker-a:3 at 7: ID, keys ('k1', 'k2'), tag TagA, 5 B>"
+    )
+
+
+def test_a_message_shows_its_id_key_and_tag() -> None:
+    """Its repr named a queue and a size only; a damaged record is shown too, with its damage."""
+    raw = bytearray(record(TAGS="TagA", KEYS="k1", UNIQ_KEY="ID"))
+    assert {"ID", "k1", "TagA"} <= set(re.findall(r"\w+", repr(only(bytes(raw)))))
+    raw[84:88] = b"\x7f\xff\xff\xff"
+    assert "does not fit" in repr(only(bytes(raw)))
 
 
 def test_the_time_it_was_to_be_delivered_at() -> None:

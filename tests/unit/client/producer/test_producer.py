@@ -2,13 +2,16 @@
 
 import asyncio
 import gc
+import socket
 import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.unit.client.fake import FakeBroker
 
+import cometmq.sync
 from cometmq.client.producer.producer import Producer
 from cometmq.errors import (
     BrokerBusy,
@@ -69,7 +72,7 @@ def test_a_send_returns_where_the_message_is() -> None:
     async def story(broker: FakeBroker, producer: Producer) -> None:
         results = [await producer.send(Message("t", b"%d" % number)) for number in range(8)]
         assert {r.message_queue.queue_id for r in results} == {0, 1, 2, 3}
-        assert sorted(r.queue_offset for r in results) == [0] * 4 + [1] * 4
+        assert sorted(r.queue_offset or 0 for r in results) == [0] * 4 + [1] * 4
         assert len({r.message_id for r in results}) == 8
 
     broker = scenario(story)
@@ -168,33 +171,108 @@ def test_busy_is_retried_and_others_are_not() -> None:
 
 
 def test_when_all_tries_fail_the_error_lists_them() -> None:
-    """SendFailed names every cause and keeps the last as its own."""
+    """It names every cause and keeps the last as its own; causes of two types give SendFailed."""
 
     async def story(broker: FakeBroker, producer: Producer) -> None:
         broker.override[310] = refusing(16)
-        with pytest.raises(SendFailed, match="3 tries to send to t failed for the same") as caught:
+        with pytest.raises(
+            NoPermission, match="3 tries to send to t failed for the same reason: told"
+        ):
+            await producer.send(Message("t", b"x"))
+        codes = iter([1, 16, 16])
+        broker.override[310] = lambda command, _: command.answer(next(codes), "told to")
+        with pytest.raises(SendFailed, match="3 tries to send to t failed: SYSTEM_ERROR") as caught:
             await producer.send(Message("t", b"x"))
         assert isinstance(caught.value.__cause__, NoPermission)
 
-    assert scenario(story).codes().count(310) == 3
+    assert scenario(story).codes().count(310) == 6
 
 
-def test_a_fixed_queue_is_tried_once() -> None:
-    """queue=, selector= and message_group= keep their queue, so no other may take the message."""
+@pytest.mark.parametrize("retries", [0, 2, None])
+@pytest.mark.parametrize("face", ["asyncio", "synchronous"])
+@pytest.mark.parametrize("way", ["plain", "group", "batch", "oneway", "nowait"])
+def test_a_wrong_name_server_is_a_failed_connection(
+    retries: int | None, face: str, way: str
+) -> None:
+    """A send to a wrong name server gave ConnectFailed by default.
+
+    With timeout_ms=500 the synchronous face gave SendFailed ("7 tries").
+    """
+    message = Message("t", b"x", message_group="g" if way == "group" else None)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # nobody listens there, and nobody else can
+        options: dict[str, Any] = {
+            "name_server": f"127.0.0.1:{closed.getsockname()[1]}",
+            "retries": retries,
+            "timeout_ms": 500,
+        }
+
+        async def use() -> None:
+            async with Producer("pg", **options) as producer:
+                if way == "batch":
+                    await producer.send_batch([message])
+                elif way == "oneway":
+                    await producer.send_oneway(message)
+                elif way == "nowait":
+                    await producer.send_nowait(message)
+                else:
+                    await producer.send(message)
+
+        def use_in_this_thread() -> None:
+            with cometmq.sync.Producer("pg", **options) as producer:
+                if way == "batch":
+                    producer.send_batch([message])
+                elif way == "oneway":
+                    producer.send_oneway(message)
+                elif way == "nowait":
+                    producer.send_nowait(message).result()
+                else:
+                    producer.send(message)
+
+        with pytest.raises(ConnectFailed, match="no name server answered"):
+            if face == "asyncio":
+                asyncio.run(use())
+            else:
+                use_in_this_thread()
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_synchronous_send_to_a_silent_name_server_takes_no_longer_than_asked(
+    group: str | None,
+) -> None:
+    """A look-up ends with the send's time, and not with the 3 s of a request of its own."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()  # connections are made, and nobody reads from them
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with (
+            cometmq.sync.Producer("pg", name_server=address, timeout_ms=200) as producer,
+            pytest.raises(RequestTimeout, match=r"within the \d+ ms that were left"),
+        ):
+            producer.send(Message("t", b"x", message_group=group))
+
+
+def test_a_fixed_queue_is_kept_in_all_tries() -> None:
+    """queue=, selector= and message_group= keep their queue while its broker is busy."""
 
     async def story(broker: FakeBroker, producer: Producer) -> None:
         await producer.send(Message("t", b"x"))
-        broker.override[310] = refusing(2)
         fixed = MessageQueue("t", "broker-a", 1)
-        for options in (
-            {"queue": fixed},
-            {"selector": lambda queues, message: queues[1]},
-            {"message_group": "g"},
+        for options, queue_id in (
+            ({"queue": fixed}, 1),
+            ({"selector": lambda queues, message: queues[2]}, 2),
+            ({"message_group": "TagA"}, 3),
         ):
+            busy = refusing(2, times=2)
+            busy.broker = broker  # type: ignore[attr-defined]
+            broker.override[310] = busy
+            result = await producer.send(Message("t", b"x"), **options)  # type: ignore[arg-type]
+            assert result.message_queue.queue_id == queue_id
+            broker.override[310] = refusing(2)
             with pytest.raises(BrokerBusy):
-                await producer.send(Message("t", b"x"), **options)  # type: ignore[arg-type]
+                await producer.send(Message("t", b"x"), timeout_ms=15, **options)  # type: ignore[arg-type]
 
-    assert scenario(story).codes().count(310) == 4
+    assert scenario(story).codes().count(310) == 1 + 3 * (3 + 1)
 
 
 def test_message_groups_and_selectors_choose_the_queue() -> None:
@@ -289,7 +367,7 @@ def test_nobody_listens() -> None:
         await broker.start()
         address = broker.name_server
         await broker.stop()
-        async with Producer("pg", name_server=address) as producer:
+        async with Producer("pg", name_server=address, timeout_ms=200) as producer:
             with pytest.raises(ConnectFailed, match=f"{address}.*check the addresses"):
                 await producer.send(Message("t", b"x"))
 
@@ -366,7 +444,7 @@ def test_batches_are_split_by_size() -> None:
         assert len({r.message_id for r in results}) == 10
         for message, result in zip(messages, results, strict=True):
             queue = result.message_queue
-            stored = broker.queues["t", queue.queue_id][result.queue_offset]
+            stored = broker.queues["t", queue.queue_id][result.queue_offset or 0]
             assert message.body in stored
         queue = MessageQueue("t", "broker-a", 2)
         fixed = await producer.send_batch(messages[:2], queue=queue)
@@ -391,7 +469,7 @@ def test_lingering_sends_share_requests_and_have_own_results() -> None:
         assert len({r.message_id for r in results}) == 100
         assert len({r.offset_message_id for r in results}) == 100
         for number, result in enumerate(results):
-            stored = broker.queues["t", result.message_queue.queue_id][result.queue_offset]
+            stored = broker.queues["t", result.message_queue.queue_id][result.queue_offset or 0]
             assert b"m%d" % number in stored
 
     broker = scenario(story, linger_ms=5)

@@ -95,7 +95,7 @@ def test_a_message_that_is_no_request_cannot_be_answered() -> None:
                 "l", {"t": "*"}, name_server=cluster.name_server_address, consume_from="first"
             ) as consumer:
                 (message,) = await consumer.poll(20_000)
-                with pytest.raises(InvalidParameter, match="is no request"):
+                with pytest.raises(InvalidParameter, match="is not a request"):
                     await producer.reply(message, b"what?")
 
     asyncio.run(run())

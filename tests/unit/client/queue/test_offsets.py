@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.client.base.namespace import Namespace
 from cometmq.client.queue.offsets import LocalOffsets
+from cometmq.core.consume.offset_file import decode_offset_file
 from cometmq.errors import CometError
 from cometmq.model import MessageQueue
+from cometmq.model.offsets import ConsumerOffset
 from cometmq.testing.disk import SimDisk
 
 FIRST, SECOND = MessageQueue("t", "b", 0), MessageQueue("t", "b", 1)
@@ -38,9 +41,11 @@ def test_the_latest_write_is_what_the_file_holds(
 
     async def run() -> None:
         offsets = LocalOffsets("client", "group", str(tmp_path))
-        first = asyncio.ensure_future(offsets.write({FIRST: 1}, wait=True))
+        first = asyncio.ensure_future(offsets.write({FIRST: ConsumerOffset(1)}, wait=True))
         assert await asyncio.to_thread(begun.wait, 10)
-        second = asyncio.ensure_future(offsets.write({FIRST: 2, SECOND: 7}, wait=True))
+        second = asyncio.ensure_future(
+            offsets.write({FIRST: ConsumerOffset(2), SECOND: ConsumerOffset(7)}, wait=True)
+        )
         # Ten turns of the loop are enough for it to go as far as it may.
         for _ in range(10):
             await asyncio.sleep(0)
@@ -59,10 +64,10 @@ def test_a_power_cut_takes_nothing_that_was_written() -> None:
 
     async def run() -> None:
         disk = SimDisk(random.Random(1), lambda: 0)
-        await on(disk).write({FIRST: 5}, wait=True)
+        await on(disk).write({FIRST: ConsumerOffset(5)}, wait=True)
         disk.power_cut()
         assert await on(disk).read(FIRST) == 5
-        await on(disk).write({SECOND: 3}, wait=True)
+        await on(disk).write({SECOND: ConsumerOffset(3)}, wait=True)
         disk.power_cut()
         again = on(disk)
         assert (await again.read(FIRST), await again.read(SECOND)) == (5, 3)
@@ -76,14 +81,28 @@ def test_a_full_disk_is_told_and_the_offsets_before_stay() -> None:
     async def run() -> None:
         disk = SimDisk(random.Random(1), lambda: 0)
         offsets = on(disk)
-        await offsets.write({FIRST: 5}, wait=True)
+        await offsets.write({FIRST: ConsumerOffset(5)}, wait=True)
         disk.capacity_bytes = disk.allocated_bytes()
         with pytest.raises(CometError, match="was not written"):
-            await offsets.write({FIRST: 6}, wait=True)
-        await offsets.write({FIRST: 7}, wait=False)
+            await offsets.write({FIRST: ConsumerOffset(6)}, wait=True)
+        await offsets.write({FIRST: ConsumerOffset(7)}, wait=False)
         assert await on(disk).read(FIRST) == 5
         disk.capacity_bytes = 1 << 40
-        await offsets.write({SECOND: 1}, wait=True)
+        await offsets.write({SECOND: ConsumerOffset(1)}, wait=True)
         assert await on(disk).read(FIRST) == 7
+
+    asyncio.run(run())
+
+
+def test_the_file_of_a_member_in_a_namespace_has_the_names_of_the_cluster(tmp_path: Path) -> None:
+    """As Java's: the namespace stands before the group in the path and before each topic."""
+
+    async def run() -> None:
+        offsets = LocalOffsets("client", "group", str(tmp_path), namespace=Namespace("Space"))
+        await offsets.write({FIRST: ConsumerOffset(5)}, wait=True)
+        text = (tmp_path / "client" / "Space%group" / "offsets.json").read_bytes()
+        assert decode_offset_file(text) == {FIRST._replace(topic="Space%t"): 5}
+        again = LocalOffsets("client", "group", str(tmp_path), namespace=Namespace("Space"))
+        assert (await again.read(FIRST), await again.read(SECOND)) == (5, None)
 
     asyncio.run(run())

@@ -1,6 +1,7 @@
 """TransactionProducer, both faces, against a real broker that checks back all the time."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -198,6 +199,36 @@ def test_a_transaction_that_still_runs_is_not_looked_up() -> None:
             await producer.end(transaction, TransactionOutcome.COMMIT)
             assert not transaction.is_settled
             await until(lambda: bodies(cluster) == [b"lost", b"slow"])
+
+    story(tell)
+
+
+def test_a_transaction_that_was_dropped_without_an_end_is_looked_up() -> None:
+    """An error between begin and end left the message open until it was given up.
+
+    My check knew the outcome and was never called, because the producer still ran.
+    """
+
+    async def tell(cluster: EmbeddedCluster) -> None:
+        checked: list[bytes] = []
+
+        def check(message: ReceivedMessage) -> Said:
+            checked.append(message.body)
+            return True
+
+        async def fails_before_the_end() -> None:
+            transaction = await producer.begin(Message("Orders", b"dropped"))
+            raise ZeroDivisionError(transaction.id)
+
+        producer = TransactionProducer(GROUP, check=check, name_server=cluster.name_server_address)
+        async with producer:
+            kept = await producer.begin(Message("Orders", b"kept"))
+            with contextlib.suppress(ZeroDivisionError):
+                await fails_before_the_end()
+            await until(lambda: bodies(cluster) == [b"dropped"])
+            assert checked == [b"dropped"]
+            await producer.end(kept, TransactionOutcome.COMMIT)
+            assert bodies(cluster) == [b"dropped", b"kept"]
 
     story(tell)
 

@@ -5,6 +5,7 @@ import pytest
 from cometmq.core.consume.offset_file import decode_offset_file, encode_offset_file
 from cometmq.errors import CodecError
 from cometmq.model import MessageQueue
+from cometmq.model.offsets import ConsumerOffset
 
 # docs/internals/delivery.md#consumer-offsets, verified there by running fastjson.
 JAVA_FILE = """{
@@ -19,7 +20,10 @@ JAVA_FILE = """{
 \t\t}:11
 \t}
 }"""
-OFFSETS = {MessageQueue("T", "b", 0): 10, MessageQueue("T", "b", 1): 11}
+OFFSETS = {
+    MessageQueue("T", "b", 0): ConsumerOffset(10),
+    MessageQueue("T", "b", 1): ConsumerOffset(11),
+}
 
 
 def test_java_file_both_ways() -> None:

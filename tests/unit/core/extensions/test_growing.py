@@ -23,6 +23,7 @@ from cometmq.core.extensions.growing import (
     decide_store,
     group_hash,
     parse_group_field,
+    takes_mixed_batch,
 )
 from cometmq.core.topic.selector import select_by_hash
 from cometmq.errors import ConfigError
@@ -125,11 +126,11 @@ def test_places_are_parsed() -> None:
 def test_a_batch_of_many_groups_is_stored_where_nothing_moves() -> None:
     """In a queue of the new layout, from a producer that knows of it."""
     growth = Growth(1, Phase.MOVING, OLD, NEW).marked("a", 0, ALL_MOVED)
-    assert decide_store(growth, ("a", 0), 1, None) is StoreDecision.STORE
-    assert decide_store(growth, ("a", 3), 1, None) is StoreDecision.STORE
-    assert decide_store(growth, ("a", 0), 0, None) is StoreDecision.MOVED
-    assert decide_store(growth, ("a", 1), 1, None) is StoreDecision.MOVED
-    assert decide_store(growth, ("a", 4), 1, None) is StoreDecision.MOVED
+    assert takes_mixed_batch(growth, ("a", 0), 1)
+    assert takes_mixed_batch(growth, ("a", 3), 1)
+    assert not takes_mixed_batch(growth, ("a", 0), 0)
+    assert not takes_mixed_batch(growth, ("a", 1), 1)
+    assert not takes_mixed_batch(growth, ("a", 4), 1)
 
 
 def test_buckets_are_many_also_among_equal_remainders() -> None:
@@ -146,7 +147,7 @@ def test_all_consumers_count_and_what_is_deleted_does_not() -> None:
     assert consumed_offset([], 0, 9) == 9
 
 
-Decide = Callable[[Growth, tuple[str, int], int, int | None], StoreDecision]
+Decide = Callable[[Growth, tuple[str, int], int, int], StoreDecision]
 
 
 class Broker:
@@ -346,13 +347,13 @@ def test_the_interleavings_do_move_groups() -> None:
 
 
 def _trusts_any_epoch(
-    growth: Growth, queue: tuple[str, int], epoch: int, group_hash: int | None
+    growth: Growth, queue: tuple[str, int], epoch: int, group_hash: int
 ) -> StoreDecision:
     return decide_store(growth, queue, growth.epoch, group_hash)
 
 
 def _takes_what_has_moved(
-    growth: Growth, queue: tuple[str, int], epoch: int, group_hash: int | None
+    growth: Growth, queue: tuple[str, int], epoch: int, group_hash: int
 ) -> StoreDecision:
     return decide_store(replace(growth, moved={}), queue, epoch, group_hash)
 

@@ -186,7 +186,7 @@ def test_every_queue_has_exactly_one_owner(name: str, queue_count: int, client_c
 
 def test_by_config_takes_message_queues_only() -> None:
     """Anything else would never be equal to a queue of the topic."""
-    with pytest.raises(ConfigError, match="is no list of MessageQueue"):
+    with pytest.raises(ConfigError, match="is not a list of MessageQueue"):
         AllocateByConfig(["broker-a:0"])  # type: ignore[list-item]
 
 

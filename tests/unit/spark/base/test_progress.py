@@ -4,7 +4,8 @@ import io
 
 import pytest
 
-from cometmq.spark.base.progress import RunProgress, Summary, duration_text, number_text
+from cometmq.report.texts import duration_text, number_text
+from cometmq.spark.base.progress import RunProgress, Summary
 
 
 class Terminal(io.StringIO):

@@ -45,7 +45,9 @@ def contents(rig: Rig, topics: tuple[str, ...] = ("T", "Other")) -> Any:
             result: Any = store.get(topic, queue_id, 0, 10_000)
             found[topic, queue_id] = (result.count, b"".join(result.chunks))
         for number in range(3):
-            found[topic, f"k{number}"] = store.query_index(topic, f"k{number}", 9).physical_offsets
+            found[topic, f"k{number}"] = store.prepare_query_index(
+                topic, f"k{number}", 9
+            )().physical_offsets
     return found
 
 
@@ -165,3 +167,18 @@ def test_watchers_are_told_when_the_records_are_there() -> None:
     append(rig, [item(1), item(2)])
     assert len(seen) == 2
     assert all(seen)
+
+
+def test_watchers_are_told_in_the_order_of_the_messages() -> None:
+    """Held pulls are answered in order too where the window or a log file ends within the run."""
+    rig = Rig()
+    told: list[int] = []
+    for queue_id in (0, 1):
+        put_one(rig, item(0, queue_id))
+        rig.store.watch("T", queue_id)
+    rig.store.arrival_listener = lambda _, queue_id, following, __: told.append(
+        2 * following + queue_id
+    )
+    items = [item(number, number % 2, body=b"x" * 5_000) for number in range(30)]
+    assert len(append(rig, items)) == len(items)
+    assert told == list(range(4, 34))

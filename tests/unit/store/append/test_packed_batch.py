@@ -55,7 +55,7 @@ def contents(rig: Rig, keys: Sequence[str] = ()) -> Any:
     store = rig.store
     units = store.units("T", 0, 0, 10_000)
     log = [bytes(store.message_at(unit.physical_offset) or b"") for unit in units]
-    found = [store.query_index("T", key, 99).physical_offsets for key in keys]
+    found = [store.prepare_query_index("T", key, 99)().physical_offsets for key in keys]
     return store.max_physical_offset, units, log, found
 
 

@@ -117,7 +117,7 @@ def test_a_pass_brings_units_into_files() -> None:
     assert not set(first) & set(journal_files(rig))
     queue = rig.store._queues.find("T", 1)
     assert queue is not None
-    assert (queue.written, len(queue.tail), queue.is_kept) == (3, 0, False)
+    assert (queue.written, len(queue.tail), queue.is_journaled) == (3, 0, False)
     rig.kill()
     assert rig.report.damages == []
     assert rig.bodies("T", 0) == [b"0", b"5", b"10", b"late"]

@@ -18,7 +18,6 @@ from cometmq.store.base.checkpoint import (
     StoreProgress,
     load_side_file,
 )
-from cometmq.store.base.config import StoreConfig
 from cometmq.store.base.results import BatchItem, GetResult
 from cometmq.store.message_store import MessageStore
 from cometmq.store.offline.verify import FindingKind, verify_store
@@ -266,18 +265,6 @@ def test_missing_log_file_in_the_middle_stops_the_start() -> None:
     rig.disk.remove("/store/commitlog/" + "8192".zfill(20))
     with pytest.raises(StoreCorrupt, match=r"no file 0+8192 before 0+16384; put it back"):
         rig.open()
-
-
-def test_wrong_file_size_stops_the_start() -> None:
-    """The message names the key and the size the store was made with."""
-    rig = Rig(commit_log_file_bytes=8_192)
-    fill(rig, 50)
-    rig.store.close()
-    other = StoreConfig(root="/store", commit_log_file_bytes=4_096)
-    with pytest.raises(StoreCorrupt, match="8192 bytes long, mappedFileSizeCommitLog says 4096"):
-        MessageStore(other, rig.disk, rig.workers, lambda: 0).load()
-    # The lock was given back.
-    rig.open()
 
 
 def test_cut_log_file_is_filled_up() -> None:

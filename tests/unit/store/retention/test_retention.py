@@ -103,7 +103,7 @@ def test_expired_files_go_with_all_that_points_at_them() -> None:
     assert len(bodies) == rig.store.max_queue_offset("T", 0) - first
     assert rig.store.message_at(0) is None
     assert rig.store.earliest_store_time("T", 0) > START_MS
-    assert rig.store.query_index("T", "k3", 5).physical_offsets == []
+    assert rig.store.prepare_query_index("T", "k3", 5)().physical_offsets == []
     assert rig.disk.listdir("/store/index")[0] > "20231114"
     rig.reopen()
     assert rig.store.min_queue_offset("T", 0) == first

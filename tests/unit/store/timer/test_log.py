@@ -121,3 +121,21 @@ def test_a_file_that_ends_with_what_was_placed_again_stays_for_its_younger_messa
     assert book.log.starts() == [0, FILE_BYTES]
     assert book.drop_expired(7_600) == 0
     assert book.drop_expired(7_601) == 1
+
+
+@pytest.mark.parametrize("setting", [FILE_BYTES // 2, 104_857_600])
+@pytest.mark.parametrize(
+    ("size", "count"), [(FILE_BYTES, 5), (4 * FILE_BYTES, 10), (FILE_BYTES, 300)]
+)
+def test_the_files_say_their_size(setting: int, size: int, count: int, tmp_path: Path) -> None:
+    """A book of another setting finds all units of a slot, in one file or in several."""
+    book = TimerBook(RealDisk(), str(tmp_path), size, TimerRules())
+    fill(book, 4 * count)
+    work = book.take(NOW_MS, count, NOW_MS)
+    book.write(work)
+    again = TimerBook(RealDisk(), str(tmp_path), setting, TimerRules())
+    assert again.log.file_bytes == size
+    last = book.wheel.get(NOW_MS)
+    assert last is not None
+    units = again.log.reader(last.last).slot(NOW_MS, last)
+    assert list(units.physical_offsets) == [100 * number for number in range(0, 4 * count, 3)]

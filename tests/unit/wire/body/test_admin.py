@@ -10,10 +10,11 @@ from cometmq.model.group import (
     SubscriptionData,
     SubscriptionGroupConfig,
 )
+from cometmq.model.offsets import ConsumerOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import DataVersion, TopicConfig
-from cometmq.wire.body import bodies
-from cometmq.wire.body.bodies import (
+from cometmq.wire.body import admin
+from cometmq.wire.body.admin import (
     ClientConnection,
     ConsumerConnection,
     ConsumerOffsets,
@@ -34,7 +35,7 @@ CONNECTION = ClientConnection("c", "1.2.3.4:5", "JAVA", 493)
 
 def test_default_group_is_javas() -> None:
     """The object of docs/internals/protocol.md#administration, byte by byte."""
-    assert bodies.encode_group_config(SubscriptionGroupConfig("g")) == (
+    assert admin.encode_group_config(SubscriptionGroupConfig("g")) == (
         b'{"attributes":{},"brokerId":0,"consumeBroadcastEnable":true,"consumeEnable":true,'
         b'"consumeFromMinEnable":true,"consumeMessageOrderly":false,"consumeTimeoutMinute":15,'
         b'"groupName":"g","groupRetryPolicy":{"type":"CUSTOMIZED"},"groupSysFlag":0,'
@@ -45,20 +46,20 @@ def test_default_group_is_javas() -> None:
 
 def test_groups_come_back() -> None:
     """Alone, in a list and in a table."""
-    assert bodies.decode_group_config(bodies.encode_group_config(GROUP)) == GROUP
-    assert bodies.decode_group_config_list(bodies.encode_group_config_list([GROUP])) == [GROUP]
+    assert admin.decode_group_config(admin.encode_group_config(GROUP)) == GROUP
+    assert admin.decode_group_config_list(admin.encode_group_config_list([GROUP])) == [GROUP]
     wrapper = GroupConfigWrapper({"g": GROUP}, DataVersion(1, 2, 3), {"g": {"t": 1}})
-    raw = bodies.encode_group_config_wrapper(wrapper)
-    assert bodies.decode_group_config_wrapper(raw) == wrapper
+    raw = admin.encode_group_config_wrapper(wrapper)
+    assert admin.decode_group_config_wrapper(raw) == wrapper
     with pytest.raises(CodecError, match="groupName is missing"):
-        bodies.decode_group_config(b"{}")
+        admin.decode_group_config(b"{}")
 
 
 def test_topics_come_back() -> None:
     """Alone and in a list."""
     topic = TopicConfig("t", 1, 2, 4, attributes={"message.type": "DELAY"})
-    assert bodies.decode_topic_config(bodies.encode_topic_config(topic)) == topic
-    assert bodies.decode_topic_config_list(bodies.encode_topic_config_list([topic])) == [topic]
+    assert admin.decode_topic_config(admin.encode_topic_config(topic)) == topic
+    assert admin.decode_topic_config_list(admin.encode_topic_config_list([topic])) == [topic]
 
 
 def test_connections_come_back() -> None:
@@ -70,35 +71,42 @@ def test_connections_come_back() -> None:
         ConsumeFromWhere.CONSUME_FROM_TIMESTAMP,
         {"t": SubscriptionData("t")},
     )
-    raw = bodies.encode_consumer_connection(connection)
-    assert bodies.decode_consumer_connection(raw) == connection
-    raw = bodies.encode_producer_connection([CONNECTION])
-    assert bodies.decode_producer_connection(raw) == [CONNECTION]
+    raw = admin.encode_consumer_connection(connection)
+    assert admin.decode_consumer_connection(raw) == connection
+    raw = admin.encode_producer_connection([CONNECTION])
+    assert admin.decode_producer_connection(raw) == [CONNECTION]
 
 
 def test_progress_comes_back() -> None:
     """Maps keyed by queues; 4.x has no pull offset."""
     stats = TopicStats({QUEUE: TopicOffset(1, 5, 1700000000000)}, 0.5)
-    assert bodies.decode_topic_stats(bodies.encode_topic_stats(stats)) == stats
+    assert admin.decode_topic_stats(admin.encode_topic_stats(stats)) == stats
     progress = ConsumeStats(
         {QUEUE: OffsetWrapper(9, 5, 6, 7), MessageQueue("t", "b", 1): OffsetWrapper(1, 0)}, 1.5
     )
-    assert bodies.decode_consume_stats(bodies.encode_consume_stats(progress)) == progress
-    assert bodies.decode_consume_stats(b'{"consumeTps":"x"}') == ConsumeStats({}, 0.0)
+    assert admin.decode_consume_stats(admin.encode_consume_stats(progress)) == progress
+    assert admin.decode_consume_stats(b'{"consumeTps":"x"}') == ConsumeStats({}, 0.0)
 
 
 def test_offsets_come_back() -> None:
     """Queue ids and levels are bare integer keys."""
-    offsets = ConsumerOffsets({"t@g": {0: 3, 1: 4}}, DataVersion(1), {"g": ("t",)})
-    raw = bodies.encode_consumer_offsets(offsets)
+    offsets = ConsumerOffsets(
+        {"t@g": {0: ConsumerOffset(3), 1: ConsumerOffset(4)}},
+        DataVersion(1),
+        {"g": ("t",)},
+    )
+    raw = admin.encode_consumer_offsets(offsets)
     assert b'"t@g":{0:3,1:4}' in raw
-    assert bodies.decode_consumer_offsets(raw) == offsets
-    raw = bodies.encode_delay_offsets({1: 100}, DataVersion(9))
-    assert bodies.decode_delay_offsets(raw) == ({1: 100}, DataVersion(9))
-    assert bodies.decode_delay_offsets(bodies.encode_delay_offsets({})) == ({}, DataVersion())
+    assert admin.decode_consumer_offsets(raw) == offsets
+    raw = admin.encode_delay_offsets({1: 100}, DataVersion(9))
+    assert admin.decode_delay_offsets(raw) == ({1: 100}, DataVersion(9))
+    assert admin.decode_delay_offsets(admin.encode_delay_offsets({})) == (
+        {},
+        DataVersion(),
+    )
     with pytest.raises(CodecError, match="key"):
-        bodies.decode_delay_offsets(b'{"offsetTable":{"x":1}}')
-    assert bodies.decode_group_list(bodies.encode_group_list(["g"])) == ("g",)
+        admin.decode_delay_offsets(b'{"offsetTable":{"x":1}}')
+    assert admin.decode_group_list(admin.encode_group_list(["g"])) == ("g",)
 
 
 def test_signature_vector() -> None:

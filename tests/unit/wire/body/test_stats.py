@@ -11,7 +11,7 @@ from cometmq.errors import CodecError
 from cometmq.model.group import SubscriptionData
 from cometmq.model.queue import MessageQueue
 from cometmq.wire.body import stats
-from cometmq.wire.body.bodies import ConsumeStats, OffsetWrapper
+from cometmq.wire.body.admin import ConsumeStats, OffsetWrapper
 from cometmq.wire.body.stats import (
     ConsumeQueueView,
     ProducerInfo,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from cometmq.broker.base.state import BrokerState, Refusal
 from cometmq.broker.delay.levels.schedule import ScheduleService
-from cometmq.broker.delay.levels.unread import KeptRun
-from cometmq.broker.send.kinds import Destination, Prepared, Send, SendKind, Shape
+from cometmq.broker.delay.levels.unread import UnreadRun
+from cometmq.broker.send.kinds import Destination, Prepared, Send, SendKind, Shape, real_entries
 from cometmq.errors import ResponseCode
 from cometmq.model import properties as prop
 from cometmq.model.names import SCHEDULE_TOPIC
@@ -16,8 +15,6 @@ from cometmq.store.base.results import PutItem, PutResult
 from cometmq.wire.header.headers import SendMessageHeader
 
 __all__ = ["DelayedKind"]
-
-_ADDED_MAX: Final = 1024
 
 
 class DelayedKind(SendKind):
@@ -29,10 +26,9 @@ class DelayedKind(SendKind):
     def __init__(self, state: BrokerState, schedule: ScheduleService) -> None:
         self._state = state
         self._schedule = schedule
-        self._added: dict[tuple[str, int], bytes] = {}
 
     def parse(self, value: str, text: str) -> int | None:
-        """Return the level, when it is written as this broker would write it."""
+        """Return the level, when the text is how this broker writes it."""
         if not (value.isascii() and value.isdigit()):
             return None
         level = int(value)
@@ -58,7 +54,7 @@ class DelayedKind(SendKind):
         return self._state.delay.clamp(level) if level > 0 else 0
 
     def check(self, header: SendMessageHeader, target: Destination, now_ms: int) -> None:
-        """Let a message with a level wait.
+        """Let a message with a delay level wait.
 
         Raises:
             Refusal: the property is no number.
@@ -68,7 +64,7 @@ class DelayedKind(SendKind):
             self.delay(target, level)
 
     def delay(self, target: Destination, level: int) -> None:
-        """Let a message wait for a level."""
+        """Let a message wait on a delay level."""
         target.kind = self
         target.detail = level
         target.properties[prop.DELAY] = str(level)
@@ -77,27 +73,21 @@ class DelayedKind(SendKind):
     def prepare(
         self, topic: str, queue_id: int, shape: Shape, uniq_key: str, now_ms: int
     ) -> Prepared:
-        """A unit of a level's queue says when its message is delivered, instead of its tags."""
+        """Put it into its level's queue; its unit has the due time in place of the tags code."""
         level: int = shape.detail
-        added = self._added.get((topic, queue_id))
-        if added is None:
-            if len(self._added) >= _ADDED_MAX:
-                self._added.clear()
-            added = f"REAL_TOPIC\x01{topic}\x02REAL_QID\x01{queue_id}\x02".encode()
-            self._added[topic, queue_id] = added
         deliver_ms = self._state.delay.deliver_time_ms(level, now_ms)
-        return SCHEDULE_TOPIC, level - 1, deliver_ms, added
+        return SCHEDULE_TOPIC, level - 1, deliver_ms, real_entries(topic, queue_id)
 
     def stored(
         self, sends: Sequence[Send], results: Sequence[PutResult], born_host: bytes, now_ms: int
     ) -> None:
-        """Hand messages to the schedule, as they are stored when they are due."""
-        runs: dict[int, KeptRun] = {}
+        """Hand messages to the schedule, as they are delivered when due."""
+        runs: dict[int, UnreadRun] = {}
         for send, result in zip(sends, results, strict=False):
             level: int = send.shape.detail
             run = runs.get(level)
             if run is None:
-                run = runs[level] = KeptRun(result.queue_offset, now_ms, born_host, [])
+                run = runs[level] = UnreadRun(result.queue_offset, now_ms, born_host, [])
             run.items.append(
                 PutItem(
                     send.real_topic,

@@ -1,19 +1,19 @@
 """Delayed delivery: moves messages from SCHEDULE_TOPIC_XXXX to their topics when they are due.
 
-Each delay level has one cursor, which advances when the head of its queue is due, and never ahead
-of what is durable.  Messages that were stored a short while ago need not be read (`unread`).
+Each delay level has one position in its queue, which advances when the head of the queue is due.
+Messages that were stored a short while ago are still in memory and are not read (`unread`).
 
-A level is a queue in delivery order, since all its messages wait equally long; so only the head
+All messages of a level wait equally long, so its queue is in order of delivery.  Only the head
 matters, and one timer for the earliest head serves all levels.  A turn delivers at most
-`BATCH_COUNT` messages of a level and then lets the loop breathe.
+`BATCH_COUNT` messages of a level, so that sends have their turn in between.
 
 The delivered copy (docs/internals/delivery.md#delay-levels) keeps body, flags, born host and time,
 try count and the property bytes as they are, DELAY, REAL_TOPIC and REAL_QID included; topic, queue
 and tag code are the real ones.  Progress is stored after delivery and, with SYNC_FLUSH, after the
 flush of what was delivered, so a crash can deliver twice, never not at all.
 
-What still waits in a log file that is to go becomes an exact timer (`delay/moving`): the level goes
-on behind it, as if it had been delivered.
+When a log file is to go, the messages that wait in it become exact timers (`delay.moving`), and
+each level goes on behind them, as if it had delivered them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from itertools import islice
 from typing import Final
 
 from cometmq.broker.base.state import BrokerState
-from cometmq.broker.delay.levels.unread import DelayKept, KeptRun
+from cometmq.broker.delay.levels.unread import UnreadMessages, UnreadRun
 from cometmq.broker.send.shapes import Keys, remember_shapes
 from cometmq.codec.java_hash import tags_code
 from cometmq.codec.properties import find_property
@@ -48,30 +48,19 @@ RETRY_MS: Final = 100
 """Pause after a failed read or put, as in ScheduleMessageService."""
 FAULT_RETRY_MS: Final = 10_000
 LATE_MS: Final = 5
-"""Wait this much longer than computed, so that a timer that fires early finds its message due."""
+"""Pause before the next look at a message that is put and not durable yet."""
 TICK_MAX_MS: Final = 1000
 """Look at the clock at least this often while something waits: it may have been set forward."""
 
 
 class _Level:
-    """The cursor of one level: `due_ms` is the next look at its head, None when nothing waits.
+    """The position of one level in its queue.
 
-    `unflushed` holds (next offset, end in the log) of deliveries that may not be durable yet, and
-    `safe_offset` is the progress behind which everything is.  Up to `moved_offset` the messages are
-    timers now, and durable means flushed.
+    `due_ms` is when the head is read next, None when nothing waits.  `unflushed` has, for each
+    delivery that may not be durable yet, the next queue offset and the end of the log; everything
+    before `safe_offset` is durable.  Messages before `moved_offset` became timers: they are durable
+    when the log is flushed, with ASYNC_FLUSH too.
     """
-
-    __slots__ = (
-        "due_ms",
-        "expected_end",
-        "is_reading",
-        "level",
-        "moved_offset",
-        "next_offset",
-        "queue_id",
-        "safe_offset",
-        "unflushed",
-    )
 
     def __init__(self, level: int, next_offset: int) -> None:
         self.level = level
@@ -88,19 +77,6 @@ class _Level:
 class ScheduleService:
     """The delivery loop; `revision` moves with every delivered message."""
 
-    __slots__ = (
-        "_find_target",
-        "_is_stopped",
-        "_kept",
-        "_levels",
-        "_state",
-        "_timer",
-        "_timer_ms",
-        "_updates",
-        "revision",
-        "version",
-    )
-
     def __init__(
         self,
         state: BrokerState,
@@ -115,8 +91,8 @@ class ScheduleService:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._is_stopped = False
-        self._kept = DelayKept(state.delay.delay_ms)
-        self._find_target = remember_shapes(_parse_target)
+        self._unread = UnreadMessages(state.delay.delay_ms)
+        self._parse_target = remember_shapes(_parse_target)
         self._updates = 0
         self.version = version or DataVersion()
         self.revision = 0
@@ -130,12 +106,12 @@ class ScheduleService:
         for cursor in self._levels.values():
             self._settle(cursor)
             if cursor.unflushed:
-                # What is written down now is behind: it is to be written again.
+                # The file that is written now lags behind: it has to be written again.
                 self.revision += 1
         return {level: cursor.safe_offset for level, cursor in self._levels.items()}
 
     def start(self) -> None:
-        """Bring the cursors into the range of their queues and look at every head."""
+        """Bring the positions into the range of their queues, and read every head."""
         now_ms = self._state.env.clock.now_ms()
         store = self._state.store
         for cursor in self._levels.values():
@@ -172,9 +148,9 @@ class ScheduleService:
             cursor.due_ms = now_ms + self._state.delay.delay_ms(level)
             self._arm(now_ms)
 
-    def added_run(self, level: int, run: KeptRun, now_ms: int) -> None:
-        """Note messages that were put into a level's queue, with what is put when they are due."""
-        self._kept.add(level, run)
+    def added_run(self, level: int, run: UnreadRun, now_ms: int) -> None:
+        """Note messages that were put into a level's queue, as they are delivered when due."""
+        self._unread.add(level, run)
         self.added(level, run.first_offset + len(run.items) - 1, now_ms)
 
     def next_offsets(self) -> dict[int, int]:
@@ -182,7 +158,7 @@ class ScheduleService:
         return {level: cursor.next_offset for level, cursor in self._levels.items()}
 
     def moved(self, level: int, next_offset: int, now_ms: int) -> None:
-        """Go on at an offset: what is before it was appended to the log as timers."""
+        """Go on at a queue offset: the messages before it were appended to the log as timers."""
         cursor = self._levels.get(level)
         if cursor is None or next_offset <= cursor.next_offset:
             return
@@ -202,7 +178,7 @@ class ScheduleService:
                 return
             self._timer.cancel()
         self._timer_ms = due_ms
-        # One more millisecond: the clock is cut to whole ones, and too early means twice.
+        # One more millisecond: the clock has whole ones, and a timer that fires early is set twice.
         wait_s = (max(0, due_ms - now_ms) + 1) / 1000
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._tick)
 
@@ -213,7 +189,7 @@ class ScheduleService:
             if cursor.due_ms is not None and cursor.due_ms <= now_ms:
                 cursor.due_ms = None
                 try:
-                    if not self._deliver_kept(cursor, now_ms):
+                    if not self._deliver_unread(cursor, now_ms):
                         self._read(cursor, now_ms)
                 except Exception:
                     # One level's fault must not stop the others, nor its own next try.
@@ -221,34 +197,34 @@ class ScheduleService:
                     cursor.due_ms = now_ms + FAULT_RETRY_MS
         self._arm(now_ms)
 
-    def _deliver_kept(self, cursor: _Level, now_ms: int) -> bool:
-        """Put what is due of what need not be read; False when the head has to be read."""
+    def _deliver_unread(self, cursor: _Level, now_ms: int) -> bool:
+        """Deliver due messages that are in memory; False when the head has to be read."""
         store, delay, level = self._state.store, self._state.delay, cursor.level
         visible = store.max_queue_offset(SCHEDULE_TOPIC, cursor.queue_id)
-        left = BATCH_COUNT
-        while left > 0:
-            run = self._kept.at(level, cursor.next_offset)
+        room = BATCH_COUNT
+        while room > 0:
+            run = self._unread.at(level, cursor.next_offset)
             if run is None:
                 break
             due_ms = delay.deliver_time_ms(level, run.store_ms)
             wait_ms = delay.due_in_ms(level, due_ms, now_ms)
             if cursor.next_offset >= visible:
-                # With SYNC_FLUSH: it is put, and not durable yet.
+                # With SYNC_FLUSH: the message is put, and not durable yet.
                 wait_ms = max(wait_ms, LATE_MS)
             if wait_ms > 0:
                 cursor.due_ms = now_ms + wait_ms
                 return True
             first = cursor.next_offset - run.first_offset
             share = max(1, len(run.items) * BATCH_BYTES // run.byte_count)
-            items = run.items[first : first + min(left, share, visible - cursor.next_offset)]
+            items = run.items[first : first + min(room, share, visible - cursor.next_offset)]
             try:
                 count = len(store.append(items, born_host=run.born_host, store_ms=now_ms))
             except StoreError:
-                # Reading the head says why, and whether it is skipped.
+                # The caller reads the head: that logs the reason and decides about skipping.
                 return False
             self._advance(cursor, cursor.next_offset + count, now_ms, count)
-            left -= count if count < share else left
-        if left == BATCH_COUNT:
+            room -= count if count < share else room
+        if room == BATCH_COUNT:
             return False
         if cursor.next_offset < cursor.expected_end:
             cursor.due_ms = now_ms
@@ -287,7 +263,7 @@ class ScheduleService:
             self._arm(now_ms)
 
     def _nothing_read(self, cursor: _Level, result: GetResult, now_ms: int) -> None:
-        """Follow a queue that moved (deleted files), or wait for what is not durable yet."""
+        """Go on where the queue begins now (its files expired), or wait for the next flush."""
         if result.max_queue_offset > cursor.next_offset:
             self._advance(cursor, max(cursor.next_offset + 1, result.next_queue_offset), now_ms)
             cursor.due_ms = now_ms
@@ -346,7 +322,7 @@ class ScheduleService:
             self.version = self.version.next(now_ms)
 
     def _settle(self, cursor: _Level) -> None:
-        """Bring `safe_offset` up to what cannot be lost any more."""
+        """Move `safe_offset` behind the deliveries that are durable now."""
         store, unflushed = self._state.store, cursor.unflushed
         while unflushed:
             next_offset, end = unflushed[0]
@@ -357,7 +333,7 @@ class ScheduleService:
             unflushed.popleft()
 
     def _deliver(self, cursor: _Level, due: list[StoredMessage], start: int, now_ms: int) -> int:
-        """Append messages from `start` on; return how many are done with, 0: try again later."""
+        """Deliver messages from `start` on; return how many are done with, 0 to try again later."""
         born_host = due[start].born_host
         items: list[PutItem] = []
         for message in islice(due, start, None):
@@ -391,15 +367,15 @@ class ScheduleService:
         """The message as it is delivered; None when it names no topic and queue."""
         raw = message.raw_properties
         try:
-            found = self._find_target(raw.decode()) if raw[-1:] == b"\x02" else None
+            parsed = self._parse_target(raw.decode()) if raw[-1:] == b"\x02" else None
         except UnicodeDecodeError:
-            found = None
+            parsed = None
         keys: IndexKeys | None
-        if found is None:
+        if parsed is None:
             target = _target(raw)
             keys = index_keys_of(raw)
         else:
-            keys, target = found
+            keys, target = parsed
         if target is None:
             return None
         topic, queue_id, tags = target
@@ -424,7 +400,7 @@ _Target = tuple[str, int, int]
 
 
 def _target(raw: bytes) -> _Target | None:
-    """Where a message is delivered; None when it does not say so."""
+    """Return where a message is delivered; None when its properties do not say it."""
     topic = find_property(raw, b"REAL_TOPIC")
     queue_id = find_property(raw, b"REAL_QID")
     if topic is None or queue_id is None or not queue_id.isdigit() or topic == _HALF_TOPIC:

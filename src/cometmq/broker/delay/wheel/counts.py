@@ -1,17 +1,17 @@
 """Pending timed messages of each topic, in the file where RocketMQ's broker keeps them.
 
-Job: what ``config/timermetrics`` says, when it is to be written, and the answer to
-GET_TIMER_METRICS (61).  It must not keep count: the timer log is counted, so that the figures are
-right after any crash, whatever the file said.
+Writes ``config/timermetrics`` and answers GET_TIMER_METRICS (61).  Each time it counts the units of
+the timer log instead of keeping a count: so the figures are right after any crash, whatever the
+file said.
 
 JSON, no suffix, with a ``.bak`` (``TimerMetrics`` of RocketMQ 5.4)::
 
     {"dataVersion":{...},"timingCount":{"T":{"count":2,"timeStamp":1690000000000}}}
 
-A unit holds the hash of its topic's name only; where two topics share one, or the hash is not
-known, the message is read.  As in RocketMQ a recall takes itself and what it names out of the
-count.  Counting a million units takes a worker about 50 ms, so the file follows once a minute and
-at the stop.
+A unit has only the hash of its topic's name.  Where two topics share a hash, or no topic has it,
+the message is read.  As in RocketMQ, a recall counts as minus one, for the message that it names.
+Counting a million units takes a worker about 50 ms, so the file is written once a minute and at the
+stop.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from cometmq.broker.base.state import BrokerState
-    from cometmq.broker.delay.wheel.moved_places import MovedPlaces
+    from cometmq.broker.delay.wheel.moved_records import MovedRecords
     from cometmq.broker.delay.wheel.service import TimerService
     from cometmq.net.server import Handler, ServerConnection
     from cometmq.store.timer.book import TimerBook
@@ -47,41 +47,42 @@ __all__ = ["TIMING_COUNT", "TimerCounts"]
 TIMING_COUNT: Final = "timingCount"
 INTERVAL_MS: Final = 60_000
 _READ_MAX: Final = 100_000
-"""At most so many messages are read for the name of their topic."""
+"""At most so many messages are read to learn their topic."""
 
 
 class TimerCounts:
     """The timer counts of one broker."""
 
     def __init__(
-        self, state: BrokerState, book: TimerBook, service: TimerService, moved: MovedPlaces
+        self,
+        state: BrokerState,
+        book: TimerBook,
+        service: TimerService,
+        moved: MovedRecords,
+        loaded: CountsFile | None,
     ) -> None:
+        """`loaded` is the file as it was read."""
         self._state = state
         self._book = book
         self._service = service
         self._moved = moved
-        self._written: dict[str, tuple[int, int]] = {}
-        self._start = DataVersion()
+        self._written = {} if loaded is None else dict(loaded.counts)
+        self._start = DataVersion() if loaded is None else loaded.version
         self._revision = 0
-        self._looked_ms = 0
-
-    def take(self, loaded: CountsFile | None) -> None:
-        """Begin with what the file says."""
-        if loaded is not None:
-            self._written, self._start = dict(loaded.counts), loaded.version
+        self._revised_ms = 0
 
     @property
     def revision(self) -> int:
-        """Moves with what is placed and delivered, once a minute; at the stop with all of it."""
+        """A number that changes, at most once a minute, when messages were placed or delivered."""
         service = self._service
         now_ms = self._state.env.clock.now_ms()
-        if service.is_stopped or now_ms - self._looked_ms >= INTERVAL_MS:
-            self._looked_ms = now_ms
+        if service.is_stopped or now_ms - self._revised_ms >= INTERVAL_MS:
+            self._revised_ms = now_ms
             self._revision = service.taken_count + service.delivered_count
         return self._revision
 
     def snapshot(self) -> Callable[[], bytes]:
-        """On the loop; the result counts and encodes, in a worker or at the stop."""
+        """Call it on the loop; the result counts and encodes, in a worker or at the stop."""
         state, book, service = self._state, self._book, self._service
         now_ms, read_ms, revision = state.env.clock.now_ms(), service.read_ms, self._revision
         reader, written, end = book.log.reader(), book.log.written, book.log.end
@@ -92,44 +93,46 @@ class TimerCounts:
         def encode() -> bytes:
             store = state.store
             first = min(book.log.starts(), default=written)
-            places = (store.min_physical_offset, store.max_physical_offset)
-            found = pending_units(reader, first, end, read_ms, places, replaced)
-            counts = self._by_topic(found, topics | written_before.keys())
-            taken: dict[str, tuple[int, int]] = {}
+            log_range = (store.min_physical_offset, store.max_physical_offset)
+            units = pending_units(reader, first, end, read_ms, log_range, replaced)
+            counts = self._by_topic(units, topics | written_before.keys())
+            entries: dict[str, tuple[int, int]] = {}
             for topic in sorted(counts.keys() | written_before.keys()):
                 count, before = counts.get(topic, 0), written_before.get(topic)
                 if count or topic in topics:
-                    taken[topic] = before if before and before[0] == count else (count, now_ms)
-            self._written = taken
-            return encode_counts(TIMING_COUNT, taken, version)
+                    entries[topic] = before if before and before[0] == count else (count, now_ms)
+            self._written = entries
+            return encode_counts(TIMING_COUNT, entries, version)
 
         return encode
 
-    def _by_topic(self, found: np.ndarray, names: frozenset[str]) -> Counter[str]:
+    def _by_topic(self, units: np.ndarray, names: frozenset[str]) -> Counter[str]:
         import numpy as np
 
         by_hash: dict[int, list[str]] = {}
         for name in names:
             by_hash.setdefault(java_hash(name), []).append(name)
         counts: Counter[str] = Counter()
-        changes = np.where(found["magic"] & TIMER_DELETE, -1, 1)
-        hashes, which = np.unique(found["hash"], return_inverse=True)
+        changes = np.where(units["magic"] & TIMER_DELETE, -1, 1)
+        hashes, hash_numbers = np.unique(units["hash"], return_inverse=True)
         for number, topic_hash in enumerate(hashes.tolist()):
-            chosen = which == number
-            known = by_hash.get(topic_hash, ())
-            if len(known) == 1:
-                counts[known[0]] += int(changes[chosen].sum())
+            chosen = hash_numbers == number
+            topics = by_hash.get(topic_hash, ())
+            if len(topics) == 1:
+                counts[topics[0]] += int(changes[chosen].sum())
                 continue
-            places = found["place"][chosen][:_READ_MAX].tolist()
-            for place, change in zip(places, changes[chosen].tolist(), strict=False):
-                topic = self._topic_at(place)
+            physical_offsets = units["physical_offset"][chosen][:_READ_MAX].tolist()
+            for physical_offset, change in zip(
+                physical_offsets, changes[chosen].tolist(), strict=False
+            ):
+                topic = self._topic_at(physical_offset)
                 if topic is not None:
                     counts[topic] += change
         return counts
 
-    def _topic_at(self, place: int) -> str | None:
+    def _topic_at(self, physical_offset: int) -> str | None:
         try:
-            record = self._state.store.message_at(place)
+            record = self._state.store.message_at(physical_offset)
             if record is None:
                 return None
             topic = find_property(decode_message(record).raw_properties, b"REAL_TOPIC")
@@ -140,13 +143,13 @@ class TimerCounts:
     # -- the request -----------------------------------------------------------------------
 
     def handlers(self) -> dict[int, Handler]:
-        """The code served here."""
+        """Map the request code to its method."""
         return {RequestCode.GET_TIMER_METRICS: self.show}
 
     def show(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes | None:
-        """Serve GET_TIMER_METRICS (61): what the file would say now."""
+        """Serve GET_TIMER_METRICS (61) with what the file would say now."""
         in_worker(
             self._state,
             request,

@@ -1,7 +1,8 @@
-"""Delivers timed messages: what is ready, in order of its time, into its own topic.
+"""Delivers timed messages: appends those that are due to their own topics, in order of time.
 
-Holds messages that were read (`ready`) and messages that were kept unread (`near`), appends those
-that are due in runs, and keeps them while the store refuses them.
+Two sorts of messages wait here.  Those from slots were read from the log (`ready`).  Those that
+were sent for a slot that is loaded already were never read (`near`).  Both stay while the store
+refuses them.
 """
 
 from __future__ import annotations
@@ -34,18 +35,16 @@ READY_BYTES_MAX: Final = 32 << 20
 
 
 class Near:
-    """Timed messages of one broker, sent for a slot that is loaded already: delivered unread.
+    """Timed messages that were sent for a slot that is loaded already: nobody reads them again.
 
-    They are kept by the millisecond at which they are due, in the order in which they came.  Their
-    bound is apart from that of messages read from the log, so that neither keeps the other out.
+    They are kept by the millisecond at which they are due, in the order in which they came.  They
+    have a bound of their own, so that messages read from the log do not keep them out.
     """
-
-    __slots__ = ("_bytes", "_bytes_max", "_count", "_count_max", "_lists", "_times_ms")
 
     def __init__(self, count_max: int, bytes_max: int) -> None:
         self._lists: dict[int, list[Ready]] = {}
         self._times_ms: list[int] = []
-        """Keys of the dictionary, as a heap."""
+        """The keys of `_lists`, as a heap."""
         self._count = self._bytes = 0
         self._count_max = count_max
         self._bytes_max = bytes_max
@@ -53,7 +52,7 @@ class Near:
     def push(self, run: Sequence[Ready]) -> int:
         """Keep messages from the front of a run while there is room; return how many.
 
-        The others have to be read when it is their turn.
+        The others are read from the log when their turn comes.
         """
         room = self._count_max - self._count if self._bytes < self._bytes_max else 0
         lists = self._lists
@@ -94,20 +93,27 @@ class Near:
 
 
 class TimerDelivery:
-    """Delivers for one broker; calls `put_again(end)` with the timer topic's end after a roll."""
+    """Delivers for one broker.
+
+    `put_again` is called after a roll, with the queue offset behind the new message.
+    """
 
     def __init__(
-        self, state: BrokerState, slots: OpenSlots, put_again: Callable[[int], None]
+        self,
+        state: BrokerState,
+        slots: OpenSlots,
+        put_again: Callable[[int], None],
     ) -> None:
         self._state = state
         self._slots = slots
         self._put_again = put_again
+        self.at: Callable[[str], None] = lambda name: None
+        """Set by `TimerService.at`."""
         self._heap: list[tuple[int, int, Ready]] = []
-        """Due time, a number that no other has, the message."""
+        """Due time, a number that tells messages of one time apart, the message."""
         self._numbers = 0
         self._bytes = 0
         self.near = Near(READY_MAX, READY_BYTES_MAX)
-        self.at: Callable[[str], None] = lambda name: None
         self.delivered_count = 0
         """Messages put into their topics, or rolled, since the start."""
 
@@ -155,7 +161,7 @@ class TimerDelivery:
         heap, near = self._heap, self.near
         run: list[Ready] = []
         while (room := RUN_COUNT - len(run)) > 0:
-            # What was read was sent before its slot was loaded, so it goes before what was kept.
+            # A message in the heap was sent before its slot was loaded, so before those in `near`.
             if heap and heap[0][0] <= min(now_ms, near.next_due_ms()):
                 ready = heapq.heappop(heap)[2]
                 self._bytes -= ready.unit.size

@@ -1,18 +1,18 @@
-"""Makes timed messages ready for delivery: reads them from the log, in a worker.
+"""Reads timed messages from the log and makes them ready for delivery, in a worker.
 
-Units of the timer log become messages as the store takes them, with the exact time at which each
-is due.  Nothing here touches what belongs to the loop.
+A unit of the timer log becomes a message as the store takes it, with the exact time at which it is
+due.  Nothing here touches what belongs to the loop.
 
 What is delivered (``TimerMessageStore.convert``, RocketMQ 5.4.0) keeps body, flags, born host and
 time, try count and the property bytes as they are, TIMER_OUT_MS, REAL_TOPIC and REAL_QID included;
 TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS are added.  A rolled message goes to the timer topic again and
 counts its rolls.
 
-A crash can leave messages delivered whose slot is not done with in ``timercheck``.  Their copies
-are in the queue they went to, stored after the slot's time: `Settled` looks there, so that nothing
-is delivered twice.  What was appended again for its log file to go is `MovedPlaces`' matter, and
-what lies in front of the log's begin needs nothing: no file goes before what waits in it is
-delivered or appended again.
+After a crash ``timercheck`` may name a slot of which some messages are delivered already.  Their
+copies are in the queues they went to, stored after the time of the slot.  `Settled` looks there, so
+that no message is delivered twice.  `MovedRecords` does the same for messages that were appended
+again.  A unit that points in front of the log's begin needs nothing: a log file goes only when each
+message in it is delivered or appended again.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Waiting(msgspec.Struct, gc=False, frozen=True):
 
     slot_ms: int
     physical_offset: int
-    """Physical offset of its record in the timer topic."""
+    """Where its record of the timer topic is in the log."""
     size: int
     write_ms: int
     magic: int
@@ -71,24 +71,24 @@ class Ready(msgspec.Struct, gc=False, frozen=True):
     due_ms: int
     unit: Waiting
     item: PutItem
-    """For its own topic, or for the timer topic when it is rolled."""
+    """What is appended: to the message's own topic, or to the timer topic when it is rolled."""
     born_host: bytes
     enqueued: bytes = b""
-    """TIMER_ENQUEUE_MS, where the properties of the item do not have it yet."""
+    """The property TIMER_ENQUEUE_MS, where the item does not have it yet."""
 
 
 class LoadedSlot(NamedTuple):
-    """The units of a slot, and its recalls by the key they name."""
+    """The units of a slot, and its recalls by the key that they name."""
 
     units: SlotUnits
     recalls: dict[str, Waiting]
 
 
 def recall_keys(topic: str, uniq_key: str) -> tuple[str, str]:
-    """What TIMER_DEL_UNIQKEY may say of a message (TimerMessageStore.buildDeleteKey).
+    """Return the two keys by which a recall may name a message (TIMER_DEL_UNIQKEY).
 
-    The first is what RocketMQ 5.4 writes and this broker too; the second is that of earlier ones,
-    and of 5.4 with ``appendTopicForTimerDeleteKey``.
+    RocketMQ 5.4 and this broker write the first.  Earlier versions write the second, and so does
+    5.4 with ``appendTopicForTimerDeleteKey`` (TimerMessageStore.buildDeleteKey).
     """
     return uniq_key, f"{topic}+{uniq_key}"
 
@@ -105,21 +105,21 @@ def load_slot(
     slot: Slot,
     moved: Container[int] = (),
 ) -> LoadedSlot:
-    """Read the units of a slot, each message once, and what its recalls name.  Blocks.
+    """Read the units of a slot, each message once, and its recalls.  Blocks.
 
-    `moved` has the places of records that newer ones replace.
+    `moved` has the physical offsets of records that newer ones replace.
     """
-    found = reader.slot(slot_ms, slot)
-    kept = SlotUnits()
+    written = reader.slot(slot_ms, slot)
+    pending = SlotUnits()
     recalls: dict[str, Waiting] = {}
     seen: set[int] = set()
     log_min = store.min_physical_offset
-    gone_count = 0
+    expired_count = 0
     for number, (physical_offset, magic) in enumerate(
-        zip(found.physical_offsets, found.magics, strict=True)
+        zip(written.physical_offsets, written.magics, strict=True)
     ):
         if physical_offset < log_min:
-            gone_count += 1
+            expired_count += 1
             continue
         if physical_offset in seen or physical_offset in moved:
             continue
@@ -131,31 +131,34 @@ def load_slot(
                 unit = Waiting(
                     slot_ms,
                     physical_offset,
-                    found.sizes[number],
-                    found.write_times_ms[number],
+                    written.sizes[number],
+                    written.write_times_ms[number],
                     magic,
                 )
                 recalls[key.decode("utf-8", "replace")] = unit
             continue
-        kept.positions.append(found.positions[number])
-        kept.magics.append(magic)
-        kept.write_times_ms.append(found.write_times_ms[number])
-        kept.physical_offsets.append(physical_offset)
-        kept.sizes.append(found.sizes[number])
-    if gone_count:
+        pending.positions.append(written.positions[number])
+        pending.magics.append(magic)
+        pending.write_times_ms.append(written.write_times_ms[number])
+        pending.physical_offsets.append(physical_offset)
+        pending.sizes.append(written.sizes[number])
+    if expired_count:
         log.info(
             "%d units of slot %d point in front of the log's begin: their messages were delivered"
             " or appended again, unless a Java broker let the log file expire",
-            gone_count,
+            expired_count,
             slot_ms,
         )
-    return LoadedSlot(kept, recalls)
+    return LoadedSlot(pending, recalls)
 
 
 def fetch(
     store: MessageStore, settled: Settled, units: Sequence[Waiting], precision_ms: int
 ) -> list[Ready | Waiting]:
-    """Read messages; those that can or need not be delivered come back as they came.  Blocks."""
+    """Read the messages of units.  Blocks.
+
+    A unit comes back as it is where its message cannot be read or was delivered before.
+    """
     result: list[Ready | Waiting] = []
     for unit in units:
         message = _read(store, unit.physical_offset)
@@ -232,39 +235,37 @@ def _ready(message: StoredMessage, unit: Waiting, precision_ms: int) -> Ready | 
 
 
 class Settled:
-    """Messages that were delivered before the broker ended, of slots that were not closed.  For
-    workers."""
-
-    __slots__ = ("_from_ms", "_queues", "_store", "_to_ms", "found_count")
+    """Knows which messages of unfinished slots were delivered before this start.  For workers."""
 
     def __init__(self, store: MessageStore, from_ms: int, to_ms: int) -> None:
         self._store = store
         self._from_ms = from_ms
         self._to_ms = to_ms
-        self._queues: dict[tuple[str, int], tuple[int, Counter[bytes]]] = {}
-        self.found_count = 0
-        """Messages that were not delivered again."""
+        self._queues: dict[tuple[str, int], Counter[bytes]] = {}
+        self.settled_count = 0
+        """Messages that were recognised and not delivered again."""
 
     def has(self, ready: Ready) -> bool:
-        """Whether this message was delivered before this life of the broker.  May block."""
+        """Whether this message was delivered before this start of the broker.  May block."""
         if ready.unit.slot_ms >= self._to_ms:
             return False
         topic, queue_id = ready.item.topic, ready.item.queue_id
-        known = self._queues.get((topic, queue_id))
-        if known is None:
-            known = self._queues[topic, queue_id] = self._look(topic, queue_id)
+        counts = self._queues.get((topic, queue_id))
+        if counts is None:
+            counts = self._queues[topic, queue_id] = self._delivered(topic, queue_id)
         key = _identity(ready.item.properties)
-        if known[1][key] <= 0:
+        if counts[key] <= 0:
             return False
-        known[1][key] -= 1
-        self.found_count += 1
+        counts[key] -= 1
+        self.settled_count += 1
         return True
 
-    def _look(self, topic: str, queue_id: int) -> tuple[int, Counter[bytes]]:
+    def _delivered(self, topic: str, queue_id: int) -> Counter[bytes]:
+        """Count the timed messages that a queue got before this start, by their identity."""
         store = self._store
         keys: Counter[bytes] = Counter()
-        # Its slot's time had come when a message was delivered.
-        # A staged batch that is being published may keep the end of the queue from readers.
+        # A message is delivered, so stored, after the time of its slot.  `held_too`: a staged batch
+        # that is being published may hide the end of the queue from readers.
         queue_offset = store.queue_offset_by_time(topic, queue_id, self._from_ms, held_too=True)
         while units := store.units(topic, queue_id, queue_offset, _READ_UNITS, held_too=True):
             for unit in units:
@@ -275,11 +276,11 @@ class Settled:
                 if find_property(raw, b"TIMER_DEQUEUE_MS") is not None:
                     keys[_identity(raw)] += 1
             queue_offset += len(units)
-        return queue_offset, keys
+        return keys
 
 
 def _identity(raw: bytes) -> bytes:
-    """Return what tells a delivered or rolled message from every other."""
+    """Return the properties that tell a delivered or rolled message from every other one."""
     parts = [find_property(raw, name) or b"" for name in _IDENTITY]
     return b"\x01".join(parts)
 

@@ -1,7 +1,7 @@
-"""Follows the timer topic: which timed messages are to be placed next.
+"""Follows the timer topic and hands its messages over to be placed in the wheel.
 
-Each message of queue 0 of ``rmq_sys_wheel_timer`` is handed over once, in order, when readers may
-see it.  Messages that this broker has just appended are in memory; older ones are read.
+Each message of queue 0 of ``rmq_sys_wheel_timer`` is handed over once, in order, as soon as readers
+may see it.  Messages that this broker has just appended are in memory; older ones are read.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Fresh(msgspec.Struct, gc=False, frozen=True):
 
     queue_offset: int
     physical_offset: int
-    """Physical offset of its record."""
+    """Where its record is in the log."""
     size: int
     out_ms: int
     topic: str
     recalls: str | None = None
-    """The key it recalls, None for a message."""
+    """The key of the message that this one recalls; None where it is no recall."""
     due_ms: int = 0
     item: PutItem | None = None
     """The message for its own topic; None when it has to be read again."""
@@ -48,17 +48,23 @@ class Fresh(msgspec.Struct, gc=False, frozen=True):
 
 
 class TimerIntake:
-    """One cursor; calls `place(messages, now_ms)` for runs, and `soon` when a worker has read."""
+    """The position in the timer topic up to which messages are placed.
+
+    Args:
+        next_offset: queue offset of the first message that is not placed.
+        put_in_wheel: places messages in a row; called with them and the time.
+        soon: called when a worker has read, to have the next turn.
+    """
 
     def __init__(
         self,
         state: BrokerState,
         next_offset: int,
-        place: Callable[[list[Fresh], int], None],
+        put_in_wheel: Callable[[list[Fresh], int], None],
         soon: Callable[[], None],
     ) -> None:
         self._state = state
-        self._place = place
+        self._put_in_wheel = put_in_wheel
         self._soon = soon
         self._fresh: deque[list[Fresh]] = deque()
         self._fresh_count = 0
@@ -67,7 +73,7 @@ class TimerIntake:
         self._is_warm = False
         self._retry_ms = 0
         self.next_offset = next_offset
-        """The next message to take up."""
+        """Queue offset of the next message to take up."""
 
     def start(self) -> None:
         """Begin with the messages that are in the topic."""
@@ -98,18 +104,18 @@ class TimerIntake:
         if now_ms < self._retry_ms:
             return False
         visible = self._state.store.max_queue_offset(TIMER_TOPIC, 0)
-        run = self._known(visible)
+        run = self._fresh_up_to(visible)
         if run:
-            self._place(run, now_ms)
+            self._put_in_wheel(run, now_ms)
             self.next_offset += len(run)
         elif self.next_offset < visible:
             return self._read_more(now_ms)
         return self.next_offset < visible
 
-    def _known(self, visible: int) -> list[Fresh]:
-        """Return the next messages below a queue offset that need not be read."""
+    def _fresh_up_to(self, visible: int) -> list[Fresh]:
+        """Return the next messages below a queue offset that are in memory."""
         fresh = self._fresh
-        found: list[Fresh] = []
+        messages: list[Fresh] = []
         following = self.next_offset
         end = min(visible, following + TAKE_COUNT)
         while fresh:
@@ -118,24 +124,24 @@ class TimerIntake:
             if 0 <= start < len(run):
                 if following >= end:
                     break
-                taken = run[start : start + end - following]
-                following += len(taken)
-                found += taken
-                start += len(taken)
+                part = run[start : start + end - following]
+                following += len(part)
+                messages += part
+                start += len(part)
             if start < len(run):
-                # Behind what has to be read first, or more than is taken at once.
+                # Messages before it are to be read first, or the turn has enough.
                 break
             fresh.popleft()
             self._fresh_count -= len(run)
-        return found
+        return messages
 
     def _read_more(self, now_ms: int) -> bool:
-        """Read messages of an earlier life of the broker; return whether to go on at once."""
+        """Read messages from before this start of the broker; return whether to go on at once."""
         if self._is_reading:
             return False
         try:
-            # What a worker has just read is there, also where the disk cannot tell.
-            found = self._state.store.get(
+            # A worker has just read this part, even where the disk cannot say that it is in memory.
+            result = self._state.store.get(
                 TIMER_TOPIC, 0, self.next_offset, TAKE_COUNT, allow_cold=self._is_warm
             )
             self._is_warm = False
@@ -143,16 +149,16 @@ class TimerIntake:
             log.error("the timer topic cannot be read, next try in 0.1 s: %s", error)
             self._retry_ms = now_ms + RETRY_MS
             return False
-        if isinstance(found, ColdRead):
+        if isinstance(result, ColdRead):
             self._is_reading = True
-            self._state.env.workers.submit(found.warm, self._warmed)
+            self._state.env.workers.submit(result.warm, self._warmed)
             return False
-        if found.status is not GetStatus.FOUND:
-            # Its files have expired: what was there is gone.
-            is_moved = found.next_queue_offset > self.next_offset
-            self.next_offset = max(self.next_offset, found.next_queue_offset)
+        if result.status is not GetStatus.FOUND:
+            # The queue's files have expired: go on where the queue begins now.
+            is_moved = result.next_queue_offset > self.next_offset
+            self.next_offset = max(self.next_offset, result.next_queue_offset)
             return is_moved
-        self._hand_over(b"".join(found.chunks), found.next_queue_offset, now_ms)
+        self._hand_over(b"".join(result.chunks), result.next_queue_offset, now_ms)
         return True
 
     def _warmed(self, result: object) -> None:
@@ -194,5 +200,5 @@ class TimerIntake:
                     None if recalls is None else recalls.decode("utf-8", "replace"),
                 )
             )
-        self._place(run, now_ms)
+        self._put_in_wheel(run, now_ms)
         self.next_offset = max(self.next_offset, read_to)

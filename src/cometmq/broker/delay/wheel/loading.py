@@ -1,6 +1,7 @@
-"""Reads what comes near: slots of the wheel, then the messages of their units, both in workers.
+"""Reads ahead: slots of the wheel that are due soon, then the messages of their units.
 
-Each slot is loaded `LEAD_MS` before its time; its messages are read while there is room for them.
+A worker loads each slot `LEAD_MS` before its time.  Workers read the messages of loaded slots while
+there is room for them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ SLOT_RETRY_S: Final = 1.0
 
 
 class _Open:
-    """A loaded slot: what is not read yet."""
+    """A loaded slot, and how many of its messages were read."""
 
     __slots__ = ("next", "slot_ms", "units")
 
@@ -48,13 +49,13 @@ class _Open:
         self.next = 0
 
     def take(self, count_max: int) -> list[Waiting]:
-        """The next units."""
+        """Return the next units."""
         first = self.next
         self.next = min(len(self.units), first + count_max)
         return [self._unit(number) for number in range(first, self.next)]
 
-    def left(self) -> list[Waiting]:
-        """All units that were not taken."""
+    def untaken(self) -> list[Waiting]:
+        """Return all units that were not taken."""
         return [self._unit(number) for number in range(self.next, len(self.units))]
 
     @property
@@ -73,7 +74,10 @@ class _Open:
 
 
 class TimerLoading:
-    """Loads the slots of one broker; calls `soon` when a worker has read something."""
+    """Loads the slots of one broker; calls `soon` when a worker has read something.
+
+    `moved` has the physical offsets of records that newer ones replace.
+    """
 
     def __init__(
         self,
@@ -100,10 +104,10 @@ class TimerLoading:
         self.is_loading = False
         """Whether a slot is being read."""
         self.is_unknown = False
-        """Whether a slot could not be read while the broker stopped."""
+        """Whether a slot could not be read at the stop, so that its units are not known."""
 
     def stop(self) -> None:
-        """Take no more of what workers have read."""
+        """Take nothing more from workers."""
         self._is_stopped = True
         if self._retry is not None:
             self._retry.cancel()
@@ -112,17 +116,17 @@ class TimerLoading:
         """Have more messages of a loaded slot read."""
         self._waiting += units
 
-    def left(self) -> list[Waiting]:
-        """Units of what is not read."""
-        left = [*self._waiting, *self._fetching]
+    def unread(self) -> list[Waiting]:
+        """Return the units of messages that are not read."""
+        units = [*self._waiting, *self._fetching]
         for loaded in self._loaded:
-            left += loaded.left()
-        return left
+            units += loaded.untaken()
+        return units
 
     # -- slots -----------------------------------------------------------------------------
 
     def open_slots(self, now_ms: int) -> bool:
-        """Load the next slot that comes near; whether to go on at once."""
+        """Load the next slot that is due soon; return whether to go on at once."""
         wheel, slots = self._book.wheel, self._slots
         for _ in range(BLANK_SLOTS_MAX):
             slot_ms = slots.open_to_ms
@@ -145,7 +149,7 @@ class TimerLoading:
 
         def done(result: LoadedSlot | BaseException) -> None:
             if self._is_stopped:
-                # Nothing of it leaves any more, but what is left is to be known.
+                # Its messages are not delivered any more, but the stop writes their units.
                 self.is_loading = False
                 if isinstance(result, BaseException):
                     self.is_unknown = True
@@ -171,7 +175,7 @@ class TimerLoading:
     # -- messages --------------------------------------------------------------------------
 
     def fetch(self) -> None:
-        """Let a worker read messages of open slots, as far as memory is meant for them."""
+        """Let a worker read messages of open slots, while there is room for them."""
         if (
             self._fetching
             or self._retry is not None
@@ -184,9 +188,9 @@ class TimerLoading:
             units.append(self._waiting.popleft())
         while self._loaded and len(units) < FETCH_COUNT:
             loaded = self._loaded[0]
-            taken = loaded.take(FETCH_COUNT - len(units))
-            units += taken
-            self._unread -= len(taken)
+            part = loaded.take(FETCH_COUNT - len(units))
+            units += part
+            self._unread -= len(part)
             if loaded.is_over:
                 self._loaded.popleft()
         store, settled, precision_ms = self._state.store, self._settled, self._slots.precision_ms
@@ -208,11 +212,11 @@ class TimerLoading:
             return
         ready = self._delivery.ready
         settled: list[Waiting] = []
-        for one in result:
-            if isinstance(one, Ready):
-                ready(one)
+        for message in result:
+            if isinstance(message, Ready):
+                ready(message)
             else:
-                settled.append(one)
+                settled.append(message)
         self._slots.done_with(settled)
         self._soon()
 

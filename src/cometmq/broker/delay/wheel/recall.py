@@ -1,10 +1,10 @@
-"""RECALL_MESSAGE (370): a timed message is taken back before it is delivered.
+"""RECALL_MESSAGE (370): takes a timed message back before it is delivered.
 
-The message that recalls is, as in ``RecallMessageProcessor`` of RocketMQ 5.4.0, a timed message of
-the same slot that names the other one by TIMER_DEL_UNIQKEY.  Nobody searches for the other one:
-success says that it will not be delivered if it was not delivered before.
+A recall is itself a timed message of the same slot, which names the recalled message by
+TIMER_DEL_UNIQKEY (``RecallMessageProcessor`` of RocketMQ 5.4.0).  The broker does not search for
+the recalled message: success means that it is not delivered any more.
 
-The answer comes when the recall is as durable as an ordinary send.
+The answer leaves when the recall is as durable as an ordinary send.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes the timers' progress when it is time, and what a stop leaves of open slots.
+"""Writes the timers' progress: regularly, and at the stop with the undelivered units of open slots.
 
 Everything that the progress stands for is durable before the progress is written.
 """
@@ -26,7 +26,7 @@ __all__ = ["TimerSaving"]
 log = logging.getLogger("cometmq.broker")
 
 IDLE_SAVE_MS: Final = 60_000
-"""`timercheck` is written so often while only time passes."""
+"""While only time passes, `timercheck` is written this often."""
 
 
 class TimerSaving:
@@ -54,7 +54,7 @@ class TimerSaving:
         self._saved_ms = self._state.env.clock.now_ms()
 
     def save(self, now_ms: int) -> None:
-        """Write progress when it is time: first everything it stands for has to be durable."""
+        """Write the progress when it is time."""
         interval_ms = self._state.config.timer_flush_interval_ms
         if self._is_saving or now_ms - self._saved_ms < interval_ms:
             return
@@ -88,7 +88,7 @@ class TimerSaving:
         store.when_durable(store.max_physical_offset, durable)
 
     def _take(self, now_ms: int) -> TimerWrite | None:
-        """Return what is to be written; None when only time has passed."""
+        """Return what is to be written; None while nothing has changed but the time."""
         book, check, read_ms = self._book, self._book.checkpoint, self._slots.read_ms
         delivered = self._delivery.delivered_count
         has_units = book.log.end != book.log.written or book.wheel.is_dirty
@@ -96,27 +96,27 @@ class TimerSaving:
             self._intake.next_offset != check.master_queue_offset
             or delivered != self._saved_delivered
         )
-        # A Java broker would deliver again what is in the slot that the file names.
-        has_left = check.read_time_ms <= self._slots.left_ms
+        # A Java broker delivers again what is in the slot that the file names.
+        is_slot_delivered = check.read_time_ms <= self._slots.delivered_ms
         is_time = read_ms != check.read_time_ms and now_ms - self._saved_ms >= IDLE_SAVE_MS
-        if not (has_units or has_moved or has_left or is_time):
+        if not (has_units or has_moved or is_slot_delivered or is_time):
             return None
         self._saved_delivered = delivered
         return book.take(read_ms, self._intake.next_offset, now_ms)
 
     # -- at the stop -----------------------------------------------------------------------
 
-    async def finish(self, left: Iterable[Waiting] | None) -> None:
-        """Write everything; when nothing is put any more, before the store closes.
+    async def finish(self, undelivered: Iterable[Waiting] | None) -> None:
+        """Write everything.  Call it when nothing is put any more, before the store closes.
 
-        `left` are the units of loaded slots that were not delivered; None when a slot could not be
-        read, so that they are not known.
+        `undelivered` are the units of loaded slots whose messages were not delivered; None where
+        they are not known, because a slot could not be read.
         """
         loop = asyncio.get_running_loop()
         while self._is_saving:  # noqa: ASYNC110 - a worker is writing, once in a second
             await asyncio.sleep(0.001)
-        if left is not None:
-            self._leave(left)
+        if undelivered is not None:
+            self._write_again(undelivered)
         durable: asyncio.Future[bool] = loop.create_future()
         self._state.store.when_durable(self._state.store.max_physical_offset, durable.set_result)
         if not await durable:
@@ -126,25 +126,28 @@ class TimerSaving:
             self._book.write(work)
             self._book.wrote(work)
 
-    def _leave(self, left: Iterable[Waiting]) -> None:
-        """Leave nothing in the slots from the read time on that was delivered.
+    def _write_again(self, undelivered: Iterable[Waiting]) -> None:
+        """Take delivered units out of the slots from the read time on.
 
-        A Java broker puts units of the timer log into their slots again when it opens it.  So
-        what is not delivered of the slots up to the last one that is partly done with is placed
-        in that one, in a chain of its own, and reading goes on there.
+        A Java broker that opens the timer log puts its units into their slots again.  So this
+        broker takes the undelivered units of all slots up to the last one of which something was
+        delivered, writes them into that last slot as a new chain, and moves the read time there.
         """
         slots = self._slots
         last_ms = slots.last_touched_ms()
         if last_ms is None:
             return
-        rest = sorted(
-            (unit for unit in left if unit.slot_ms <= last_ms), key=lambda one: one.physical_offset
+        units = sorted(
+            (unit for unit in undelivered if unit.slot_ms <= last_ms),
+            key=lambda unit: unit.physical_offset,
         )
         self._book.clear(last_ms)
-        for unit in rest:
+        for unit in units:
             self._book.add(last_ms, unit.write_ms, unit.magic, unit.physical_offset, unit.size, 0)
-        is_done = all(unit.magic & TIMER_DELETE and not unit.magic & TIMER_ROLL for unit in rest)
-        if is_done:
-            slots.left_ms = last_ms
+        has_only_recalls = all(
+            unit.magic & TIMER_DELETE and not unit.magic & TIMER_ROLL for unit in units
+        )
+        if has_only_recalls:
+            slots.delivered_ms = last_ms
             last_ms += slots.precision_ms
         slots.read_ms = last_ms

@@ -1,24 +1,25 @@
 """Exact timers: takes up timed messages, holds them in the wheel, delivers them when they are due.
 
-Job: the life of a timed message from the timer topic to its own, in turns of the loop.  It must not
-decide what a send asks for (`send_check`), nor know the files (`cometmq.store.timer.book`).
+The service moves a timed message from the timer topic to its own topic, in turns of the loop.
+`timed_send` decides what a send asks for, and `cometmq.store.timer.book` knows the files.
 
 The way of a message, each step on the loop unless said::
 
     queue 0 of rmq_sys_wheel_timer --take up--> slot of the wheel and unit of the timer log
-        slot comes near (LEAD_MS) --load, in a worker--> units of the slot
+        slot is due soon (LEAD_MS) --load, in a worker--> units of the slot
         --fetch, in a worker--> by due time --due--> its own topic, in runs
 
-    take up: timer_intake, here     load, fetch: timer_loading, timer_fetch
-    due: timer_delivery             which slots: timer_open_slots       written: timer_saving
+    take up: intake, here     load: loading     fetch: fetch      due: delivery
+    which slots are loaded: open_slots          written progress: saving
 
-What comes for a slot that is loaded already is kept in memory (`timer_near`), or goes to the fetch
-at once.  A slot is done with when its time has passed and nothing of it is outstanding;
-`timercheck` says which is the first that is not.  It is written after the log is durable up to
-everything it stands for, so a crash at any point loses nothing, and what was delivered beyond it is
-recognised (`timer_fetch.Settled`).
+A message for a slot that is loaded already stays in memory (`delivery.Near`), or is fetched at
+once.  A slot is done with when its time has passed and nothing of it is outstanding; ``timercheck``
+names the first slot that is not done with.  That file is written only when the log is durable up to
+everything the file stands for, so a crash at any point loses nothing.  After a crash, messages that
+were delivered from later slots are recognised (`fetch.Settled`).
 
-A turn of the loop takes up, and delivers, a bounded run of messages: sends go on in between.
+A turn of the loop takes up, and delivers, a bounded run of messages, so that sends have theirs in
+between.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from cometmq.broker.delay.wheel.delivery import TimerDelivery
 from cometmq.broker.delay.wheel.fetch import Ready, Waiting, enqueued
 from cometmq.broker.delay.wheel.intake import Fresh, TimerIntake
 from cometmq.broker.delay.wheel.loading import TimerLoading
-from cometmq.broker.delay.wheel.moved_places import MovedPlaces
+from cometmq.broker.delay.wheel.moved_records import MovedRecords
 from cometmq.broker.delay.wheel.open_slots import OpenSlots
 from cometmq.broker.delay.wheel.saving import TimerSaving
 from cometmq.codec.java_hash import java_hash
@@ -52,19 +53,22 @@ FAULT_RETRY_MS: Final = 1000
 LATE_MS: Final = 2
 TICK_MAX_MS: Final = 500
 # Consecutive messages with one slot are placed together, and recalls one by one.
-_place_of: Final = attrgetter("out_ms", "recalls")
+_slot_and_recall: Final = attrgetter("out_ms", "recalls")
 
 
 class TimerService:
-    """The timers of one broker; `moved` has the records that newer ones replace."""
+    """The timers of one broker.
 
-    def __init__(self, state: BrokerState, book: TimerBook, moved: MovedPlaces) -> None:
+    `moved` has the physical offsets of records that newer ones replace.
+    """
+
+    def __init__(self, state: BrokerState, book: TimerBook, moved: MovedRecords) -> None:
         self._state = state
         self._book = book
         self._moved = moved
         self.rules: TimerRules = book.rules
         self._slots = slots = OpenSlots(book.read_ms, book.rules.precision_ms)
-        self.intake = TimerIntake(state, book.queue_offset, self._place, self._soon)
+        self.intake = TimerIntake(state, book.queue_offset, self._put_in_wheel, self._soon)
         self._delivery = TimerDelivery(state, slots, self.intake.expect)
         self._loading = TimerLoading(state, book, slots, self._delivery, moved, self._soon)
         self._saving = TimerSaving(state, book, slots, self.intake, self._delivery)
@@ -76,13 +80,17 @@ class TimerService:
         self.taken_count = 0
         """Messages placed in the wheel since the start."""
         self.taken_tps = self.delivered_tps = 0.0
-        """Messages a second, over the last one that was measured."""
+        """Messages a second, measured over the last second or more."""
         self._measured = (state.env.clock.now_ms(), 0, 0)
         self._at: Callable[[str], None] = lambda name: None
 
     @property
     def at(self) -> Callable[[str], None]:
-        """Called with the name of each step; for tests that crash there."""
+        """Called with the name of each step.
+
+        It is no argument of the constructor: tests set it on a running broker, so that the steps of
+        its start do not count.
+        """
         return self._at
 
     @at.setter
@@ -116,11 +124,11 @@ class TimerService:
         return max(0, now_ms - self.read_ms)
 
     def pending_count(self) -> int:
-        """Messages in slots that are not done with.  Looks at the whole wheel: for a worker."""
+        """Count the messages in slots that are not done with.  Reads the whole wheel."""
         return max(0, self._book.wheel.count_from(self.read_ms))
 
     def slot_count(self, out_ms: int) -> int:
-        """Messages in one slot."""
+        """Count the messages of one slot."""
         slot = self._book.wheel.get(out_ms)
         return 0 if slot is None else slot.message_count
 
@@ -141,20 +149,25 @@ class TimerService:
             self._timer = None
 
     async def finish(self) -> None:
-        """Write everything; after `stop`, when nothing is put any more, before the store closes."""
+        """Write everything.  Call it after `stop`, before the store closes."""
         loading = self._loading
         while loading.is_loading:  # noqa: ASYNC110 - a worker is reading one slot
             await asyncio.sleep(0.001)
-        left = [*self._delivery.undelivered(), *loading.left(), *self._slots.recalls.values()]
-        await self._saving.finish(None if loading.is_unknown else left)
+        undelivered = [
+            *self._delivery.undelivered(),
+            *loading.unread(),
+            *self._slots.recalls.values(),
+        ]
+        await self._saving.finish(None if loading.is_unknown else undelivered)
 
     # -- taking up -------------------------------------------------------------------------
 
     def added(self, run: list[Fresh]) -> None:
-        """Note messages that were put into the timer topic, one behind another."""
+        """Note messages that were put into the timer topic, with queue offsets in a row."""
         for fresh in run:
             if fresh.recalls is not None and fresh.out_ms < self.open_to_ms:
-                # Before it is durable: a message must not leave while its recall is being flushed.
+                # The recall counts before it is durable: its message must not be delivered while
+                # the recall is being flushed.
                 slot_ms = max(fresh.out_ms, self.read_ms)
                 self._slots.recalls[fresh.recalls] = Waiting(
                     slot_ms,
@@ -167,32 +180,32 @@ class TimerService:
         self._soon()
 
     def put_again(self, queue_offset: int) -> None:
-        """Note that a message was appended to the timer topic again, so that its file can go."""
+        """Note that a message was appended to the timer topic again for its log file to go."""
         self.intake.expect(queue_offset + 1)
         self._soon()
 
-    def _place(self, run: list[Fresh], now_ms: int) -> None:
-        """Place messages in order, those of one slot together."""
+    def _put_in_wheel(self, run: list[Fresh], now_ms: int) -> None:
+        """Place messages in the wheel, in order, those of one slot together."""
         if len(self._moved):
-            # What was appended again is not placed again when it is taken up again after a crash.
+            # After a crash a replaced record may be taken up again: its newer record is placed.
             run = [fresh for fresh in run if fresh.physical_offset not in self._moved]
         hashes = {topic: java_hash(topic) for topic in {fresh.topic for fresh in run}}
         write_ms = self.rules.floor(now_ms)
-        for (out_ms, recalls), group in groupby(run, _place_of):
+        for (out_ms, recalls), group in groupby(run, _slot_and_recall):
             slot_ms, magic = self.rules.slot_of(max(out_ms, self.read_ms), write_ms)
             if recalls is not None:
                 magic |= TIMER_DELETE
-            some = list(group)
-            units = [(fresh.physical_offset, fresh.size, hashes[fresh.topic]) for fresh in some]
+            messages = list(group)
+            units = [(fresh.physical_offset, fresh.size, hashes[fresh.topic]) for fresh in messages]
             self._book.add_run(slot_ms, write_ms, magic, units)
-            self.taken_count += len(some)
-            for _ in some:
+            self.taken_count += len(messages)
+            for _ in messages:
                 self._at("timer.placed")
             if slot_ms < self.open_to_ms:
-                self._take_open(some, slot_ms, write_ms, magic)
+                self._add_to_open_slot(messages, slot_ms, write_ms, magic)
 
-    def _take_open(self, run: list[Fresh], slot_ms: int, write_ms: int, magic: int) -> None:
-        """Take what was placed in a slot that is loaded already."""
+    def _add_to_open_slot(self, run: list[Fresh], slot_ms: int, write_ms: int, magic: int) -> None:
+        """Have messages delivered that were placed in a slot that is loaded already."""
         is_rolled = bool(magic & TIMER_ROLL)
         units = [
             Waiting(slot_ms, fresh.physical_offset, fresh.size, write_ms, magic) for fresh in run
@@ -202,14 +215,14 @@ class TimerService:
             self._slots.recalls[recalls] = units[-1]
             return
         self._slots.expect(slot_ms, len(units))
-        kept: list[Ready] = []
+        ready: list[Ready] = []
         if not is_rolled:
             stamp = enqueued(write_ms)
             for fresh, unit in zip(run, units, strict=True):
                 if fresh.item is None:
                     break
-                kept.append(Ready(fresh.due_ms, unit, fresh.item, fresh.born_host, stamp))
-        count = self._delivery.near.push(kept)
+                ready.append(Ready(fresh.due_ms, unit, fresh.item, fresh.born_host, stamp))
+        count = self._delivery.near.push(ready)
         self._loading.wait(units[count:])
 
     # -- the turn --------------------------------------------------------------------------

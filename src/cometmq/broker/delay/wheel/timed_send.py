@@ -10,7 +10,15 @@ import msgspec
 from cometmq.broker.base.state import BrokerState, Refusal
 from cometmq.broker.delay.wheel.intake import Fresh
 from cometmq.broker.delay.wheel.service import TimerService
-from cometmq.broker.send.kinds import CHECK_BYTES_MAX, Destination, Prepared, Send, SendKind, Shape
+from cometmq.broker.send.kinds import (
+    CHECK_BYTES_MAX,
+    Destination,
+    Prepared,
+    Send,
+    SendKind,
+    Shape,
+    real_entries,
+)
 from cometmq.codec.properties import PROPERTIES_BYTES_MAX
 from cometmq.codec.recall import encode_recall_handles, recall_handle_head
 from cometmq.codec.timer_moved import OWN_NAMES
@@ -18,12 +26,11 @@ from cometmq.errors import ResponseCode
 from cometmq.model import properties as prop
 from cometmq.model.names import RETRY_PREFIX, TIMER_TOPIC
 from cometmq.store.base.results import PutItem, PutResult
-from cometmq.store.timer.timer_slots import BadTimer, asked_due_ms, has_timer
+from cometmq.store.timer.timer_slots import BadTimer, TimerRules, asked_due_ms, has_timer
 from cometmq.wire.header.headers import SendMessageHeader
 
 __all__ = ["TimedKind", "Timing"]
 
-_TARGETS_MAX: Final = 1024
 _TIME_DIGITS_MAX: Final = 18
 _INT32_MAX: Final = 2**31 - 1
 """timerCongestNumEachSlot as it is when nothing is limited."""
@@ -35,24 +42,27 @@ class Timing(msgspec.Struct, gc=False, frozen=True):
     out_ms: int
     """Its slot of the wheel."""
     due_ms: int = 0
-    """The time itself; 0 when the message is read again for delivery."""
+    """The exact time; 0 when the message is read from the log for delivery."""
     recalled_key: str | None = None
-    """The message that this one recalls."""
+    """The key of the message that this one recalls."""
 
 
 class TimedKind(SendKind):
-    """Timed messages of one broker; a shape's detail is their `Timing`."""
+    """Timed messages of one broker; a shape's detail is their `Timing`.
+
+    `timers` is None where ``timerWheelEnable`` is false: timed messages are refused then.
+    """
 
     mark = f"{prop.TIMER_DELIVER_MS}\x01"
     is_varying = True
-    # Else a client could say that its message replaces another one.
+    # With these a client could claim that its message replaces another one.
     dropped = tuple(OWN_NAMES)
     properties_bytes_max = PROPERTIES_BYTES_MAX - CHECK_BYTES_MAX
 
-    def __init__(self, state: BrokerState, timers: TimerService | None) -> None:
+    def __init__(self, state: BrokerState, rules: TimerRules, timers: TimerService | None) -> None:
         self._state = state
+        self._rules = rules
         self._timers = timers
-        self._targets: dict[tuple[str, int], tuple[str, str]] = {}
 
     @property
     def is_enabled(self) -> bool:
@@ -60,21 +70,20 @@ class TimedKind(SendKind):
         return self._timers is not None
 
     def is_open(self) -> bool:
-        """Whether there are timers, and the number of messages in a slot is not limited."""
+        """Whether there are timers, and no limit of messages in a slot has to be checked."""
         limit = self._state.config.timer_congest_num_each_slot
         return self._timers is not None and limit == _INT32_MAX
 
     def parse(self, value: str, text: str) -> Timing | None:
         """Return the time, when it is an ordinary number."""
-        timers = self._timers
         if (
-            timers is None
+            self._timers is None
             or not (value.isascii() and value.isdigit())
             or len(value) > _TIME_DIGITS_MAX
         ):
             return None
         due_ms = int(value)
-        return Timing(timers.rules.out_ms(due_ms), due_ms)
+        return Timing(self._rules.out_ms(due_ms), due_ms)
 
     def check(self, header: SendMessageHeader, target: Destination, now_ms: int) -> None:
         """Let a message with a time wait, unless it is due already.
@@ -94,9 +103,8 @@ class TimedKind(SendKind):
         target.detail = Timing(out_ms, 0, target.properties.get(prop.TIMER_DEL_UNIQKEY))
 
     def out_ms(self, time_ms: int) -> int:
-        """The slot of a time; only where timers are enabled."""
-        assert self._timers is not None
-        return self._timers.rules.out_ms(time_ms)
+        """Return the slot of a time."""
+        return self._rules.out_ms(time_ms)
 
     def slot_of(self, target: Destination, now_ms: int) -> int | None:
         """Return the slot of a message with a time; None when it is due already.
@@ -131,12 +139,15 @@ class TimedKind(SendKind):
             )
         if due_ms <= now_ms:
             return None
-        out_ms = timers.rules.out_ms(due_ms)
+        out_ms = self._rules.out_ms(due_ms)
         self._check_congestion(timers.slot_count(out_ms))
         return out_ms
 
     def _check_congestion(self, count: int) -> None:
-        """Refuse some of the messages for a full slot, all when it is twice full (isReject)."""
+        """Refuse some of the messages for a full slot, and all when it has twice the limit.
+
+        Source: TimerMessageStore.isReject.
+        """
         limit = self._state.config.timer_congest_num_each_slot
         if limit == _INT32_MAX or count <= limit:
             return
@@ -149,45 +160,36 @@ class TimedKind(SendKind):
                 "another second, or raise the limit",
             )
 
+    def needs_checks(self, shape: Shape, now_ms: int) -> bool:
+        """Whether the time has come already, or is beyond the limit."""
+        due_ms: int = shape.detail.due_ms
+        limit_ms = self._state.config.timer_max_delay_sec * 1000
+        return not now_ms < due_ms <= now_ms + limit_ms
+
     def prepare(
         self, topic: str, queue_id: int, shape: Shape, uniq_key: str, now_ms: int
-    ) -> Prepared | None:
-        """What is due already, or too late, is left to the checks."""
+    ) -> Prepared:
+        """Put the message into the timer topic, with its slot of the wheel."""
         timing: Timing = shape.detail
-        limit_ms = self._state.config.timer_max_delay_sec * 1000
-        if timing.due_ms and not now_ms < timing.due_ms <= now_ms + limit_ms:
-            return None
-        entries, _ = self._target(topic, queue_id)
-        added = f"TIMER_OUT_MS\x01{timing.out_ms}\x02{entries}".encode()
+        added = b"TIMER_OUT_MS\x01%d\x02%b" % (timing.out_ms, real_entries(topic, queue_id))
         return TIMER_TOPIC, 0, shape.tags_code, added
-
-    def _target(self, topic: str, queue_id: int) -> tuple[str, str]:
-        """Return the last properties, and how the recall handle begins."""
-        target = self._targets.get((topic, queue_id))
-        if target is None:
-            if len(self._targets) >= _TARGETS_MAX:
-                self._targets.clear()
-            target = self._targets[topic, queue_id] = (
-                f"REAL_TOPIC\x01{topic}\x02REAL_QID\x01{queue_id}\x02",
-                recall_handle_head(topic, self._state.config.broker_name),
-            )
-        return target
 
     def stored(
         self, sends: Sequence[Send], results: Sequence[PutResult], born_host: bytes, now_ms: int
     ) -> list[str] | None:
-        """Hand messages to the timers; return what recalls each."""
+        """Hand messages to the timers; return the recall handle of each."""
         timers = self._timers
         if timers is None:
             return None
         open_to_ms = timers.open_to_ms
         run: list[Fresh] = []
         handles: list[str] = []
+        heads: dict[str, str] = {}
         for send, result in zip(sends, results, strict=False):
             timing: Timing = send.shape.detail
-            topic, queue_id = send.real_topic, send.real_queue_id
-            # A message that is due so soon need not be read again.
-            is_unread = timing.due_ms and timing.out_ms < open_to_ms
+            topic = send.real_topic
+            # A message for a slot that is loaded already is delivered without reading it again.
+            is_near = timing.due_ms and timing.out_ms < open_to_ms
             run.append(
                 Fresh(
                     result.queue_offset,
@@ -197,12 +199,14 @@ class TimedKind(SendKind):
                     topic,
                     timing.recalled_key,
                     timing.due_ms,
-                    _real_item(send) if is_unread else None,
+                    _real_item(send) if is_near else None,
                     born_host,
                 )
             )
-            # A time in the slot (SendMessageProcessor.attachRecallHandle).
-            _, head = self._target(topic, queue_id)
+            # The handle has a time within the slot (SendMessageProcessor.attachRecallHandle).
+            head = heads.get(topic)
+            if head is None:
+                head = heads[topic] = recall_handle_head(topic, self._state.config.broker_name)
             handles.append(f"{head}{timing.out_ms + 1} {send.uniq_key}")
         timers.added(run)
         if sends[0].real_topic.startswith(RETRY_PREFIX):
@@ -211,7 +215,7 @@ class TimedKind(SendKind):
 
 
 def _real_item(send: Send) -> PutItem:
-    """The message for its own topic."""
+    """Return the message as it is delivered to its own topic."""
     return PutItem(
         send.real_topic,
         send.real_queue_id,

@@ -1,6 +1,6 @@
-"""Blocks of staged messages: taken apart, checked, and read back from the log.
+"""Blocks of staged messages: their checks, their reading from the log, and their slices.
 
-Says what a block may hold, and cuts its messages into the slices that are appended.
+A slice is a run of a block's messages that the publisher appends in one turn of the loop.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 SLICE_ROWS: Final = 1024
-"""Messages appended in one turn of the loop: some three milliseconds of work."""
+"""Messages that the publisher appends in one turn of the loop: about three milliseconds of work."""
 SLICE_BYTES: Final = 256 * 1024
 _TOTAL: Final = struct.Struct(">i")
 _unpack_item: Final = struct.Struct(">i12xi").unpack_from
@@ -47,16 +47,16 @@ class StagedSlice(NamedTuple):
     """Messages of a block that are appended together."""
 
     first: int
-    """Number of the first one within its block."""
+    """Number of the first message within the block."""
     rows: int
     packed: bytes
-    """As they were staged: laid out as in SEND_BATCH_MESSAGE."""
+    """The messages in the layout of SEND_BATCH_MESSAGE, as they were staged."""
     wait: int = AT_ONCE
-    """How all of its messages wait (`waiting_items`)."""
+    """How all messages of the slice wait (`waiting_items`)."""
 
 
 class StagedSlices(NamedTuple):
-    """The slices of a block that are not appended, and where the block came from."""
+    """The slices of a block that are still to be appended, and its producer's time and host."""
 
     slices: list[StagedSlice]
     born_ms: int
@@ -64,23 +64,21 @@ class StagedSlices(NamedTuple):
 
 
 def check_block(data: bytes, check: Callable[[list[Item]], object] | None = None) -> int:
-    """How many messages a block has; `check` is asked about those that may want to wait.
+    """Count the messages of a block; `check` gets the items when a message may ask to wait.
 
     Raises:
-        CodecError: its lengths do not fit.
+        CodecError: the lengths in the block contradict each other.
         Refusal: a message asks for something that a batch cannot give.
     """
-    # One look at all of them: the usual block has none of these names in it anywhere.
+    # One search over the whole block: the usual block has none of these names anywhere.
     has_transaction, has_wait = _TRANSACTION + b"\x01" in data, may_wait(data)
     if not has_transaction and not has_wait:
         rows = _count(data)
         if rows:
             return rows
-    # What is unusual is found, or explained, at leisure.
+    # The slow path decodes each message, finds the unusual one and explains it.
     items = decode_batch(data)
-    for number, (_, body, properties) in enumerate(items):
-        if not body:
-            raise _illegal(number, "it has no body; send at least one byte")
+    for number, (_, _, properties) in enumerate(items):
         if len(properties) > PROPERTIES_BYTES_MAX:
             raise _illegal(
                 number,
@@ -98,7 +96,7 @@ def check_block(data: bytes, check: Callable[[list[Item]], object] | None = None
 
 
 def _count(data: bytes) -> int:
-    """How many messages a block has; 0 when it is not sound, or one has no body."""
+    """Count the messages of a block; 0 when a length is wrong."""
     position = rows = 0
     end = len(data)
     try:
@@ -107,7 +105,7 @@ def _count(data: bytes) -> int:
             tail = position + _HEAD_BYTES + body_bytes
             properties_bytes = data[tail] << 8 | data[tail + 1]
             if (
-                body_bytes <= 0
+                body_bytes < 0
                 or properties_bytes > PROPERTIES_BYTES_MAX
                 or total != _HEAD_BYTES + body_bytes + 2 + properties_bytes
             ):
@@ -124,18 +122,21 @@ def _illegal(number: int, why: str) -> Refusal:
 
 
 def read_items(store: MessageStore, block: StagedBlock) -> list[tuple[int, bytes, bytes]]:
-    """Flag, body and properties of each message of a block, read back from the log.  May block.
+    """Flag, body and properties of each message of a block, read from the log.  May block.
 
     Raises:
-        StoreCorrupt, CodecError: it is not there any more as it was.
+        StoreCorrupt: the log has no record there.
+        CodecError: the record or the block in it is damaged.
     """
     return decode_batch(_read(store, block).body)
 
 
 def read_slices(store: MessageStore, block: StagedBlock, first: int, now_ms: int) -> StagedSlices:
-    """A block from its message number `first` on, in slices.  May block: for a worker.
+    """The slices of a block from its message number `first` on.  May block, so a worker calls it.
 
-    Raises as `read_items`.
+    Raises:
+        StoreCorrupt: the log has no record there.
+        CodecError: the record or the block in it is damaged.
     """
     message = _read(store, block)
     slices = cut(message.body, first, now_ms)
@@ -143,9 +144,9 @@ def read_slices(store: MessageStore, block: StagedBlock, first: int, now_ms: int
 
 
 def cut(packed: bytes, first: int, now_ms: int) -> list[StagedSlice]:
-    """Slices of a packed batch from its message number `first` on, cut between messages.
+    """Cut a packed batch, from its message number `first` on, into slices of whole messages.
 
-    The messages of one slice wait alike.
+    All messages of a slice wait in the same way.
     """
     slices: list[StagedSlice] = []
     position = begin = count = skipped = 0
@@ -177,17 +178,17 @@ def cut(packed: bytes, first: int, now_ms: int) -> list[StagedSlice]:
 
 
 def _wait_at(packed: bytes, position: int, size: int, now_ms: int) -> int:
-    """How the message at a position of a packed batch waits."""
+    """How the message at this position of a packed batch waits."""
     _, body_bytes = _unpack_item(packed, position)
     properties = packed[position + _HEAD_BYTES + body_bytes + 2 : position + size]
     return wait_of(properties, now_ms)
 
 
 def _read(store: MessageStore, block: StagedBlock) -> StoredMessage:
-    found = store.message_at(block.physical_offset)
-    if found is None:
+    record = store.message_at(block.physical_offset)
+    if record is None:
         raise StoreCorrupt(
             f"no staged block is at physical offset {block.physical_offset} any more"
         )
-    # A length that the disk has damaged would send whoever cuts the block anywhere.
-    return decode_message(found, check_crc=True)
+    # The CRC finds a damaged length before anyone cuts the block by it.
+    return decode_message(record, check_crc=True)

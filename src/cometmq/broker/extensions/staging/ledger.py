@@ -1,29 +1,29 @@
-"""The ledger of staged batches: per sink the last batch published here, and how it is kept.
+"""The ledger of staged batches: for each sink, the last batch that this broker published.
 
-It is in the records of `STAGED_DECISION_TOPIC` and in the file ``config/cometmqStaging.json``;
-after a start both are read.
+The records of `STAGED_DECISION_TOPIC` and the file ``config/cometmqStaging.json`` hold the ledger;
+a broker reads both when it starts.
 
 =========  =========================================================================
 record     written
 =========  =========================================================================
-decision   before the first message of a batch is appended: from here on it counts
+decision   before the first message of a batch: from here on the batch is published
 slice      directly before the messages of a slice, with the queue offset they get
-done       behind the last message
-forgotten  when a sink is taken out of the ledger
+done       after the last message of a batch
+forgotten  when a sink leaves the ledger
 =========  =========================================================================
 
-The log is cut only at its end by a crash.  So a batch with a decision has lost at most the end of
-what was appended of it; what the last slice record announces is compared with what is in the
-queue, and the rest is appended again, no message twice.
+A crash cuts the log only at its end.  So a decided batch has lost at most its last messages.  The
+next start compares the last slice record with the messages in the queue and appends the missing
+messages, none of them twice.
 
-The file holds the ledger of a moment and the place in the decision queue from which on records
-have to be read; it is only ever written of what is on stable storage, so it is never ahead of a
-log that lost its end.  Decision records in front of that place may expire.
+The file holds the ledger as it was at one moment, and the offset in the decision queue from which
+the next start reads records.  The file only has decisions that are on stable storage, so it is
+never ahead of a log that lost its end.  Decision records before that offset may expire.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
 import msgspec
@@ -49,13 +49,13 @@ NO_BATCH: Final = -2
 
 
 class _Record(msgspec.Struct, frozen=True, rename=wire_names(), tag_field="kind", tag=str.lower):
-    """Base of the records, told apart by `kind`."""
+    """Base of the records; the field `kind` says which record it is."""
 
 
 class Decision(_Record, frozen=True):
     """Batch `batch_id` of `sink` is published: these tokens, in this order.
 
-    `limits` has, by topic and queue id, the offset from which on readers must wait.
+    `limits` has, by topic and queue id, the offset from which readers wait until the batch is done.
     """
 
     sink: str
@@ -68,14 +68,14 @@ class Decision(_Record, frozen=True):
     limits: dict[str, dict[str, int]]
 
     def entry(self, *, is_complete: bool) -> SinkEntry:
-        """The ledger's line it makes."""
+        """The ledger's line for this batch."""
         return SinkEntry(
             self.batch_id, self.rows, self.decided_ms, self.home, self.plan, is_complete
         )
 
 
 class Slice(_Record, frozen=True):
-    """Messages `first` to `first + count` of block `block` follow, from `queue_offset` on."""
+    """`count` messages of block `block`, from number `first`, follow at `queue_offset`."""
 
     block: int
     first: int
@@ -93,7 +93,7 @@ class Done(_Record, frozen=True):
 
 
 class Forgotten(_Record, frozen=True):
-    """The sink begins anew."""
+    """The sink is not in the ledger any more; its next batch may have any number."""
 
     sink: str
 
@@ -109,7 +109,11 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(data: bytes) -> Record:
-    """The record of a body; CodecError when it is none."""
+    """The record in a body of the decision topic.
+
+    Raises:
+        CodecError: the body is not a record.
+    """
     try:
         record: Record = _decode(data)
     except msgspec.MsgspecError as error:
@@ -118,8 +122,8 @@ def decode_record(data: bytes) -> Record:
 
 
 class LedgerFile(msgspec.Struct, frozen=True, rename=wire_names()):
-    """What ``config/cometmqStaging.json`` holds: lines of the ledger, and from which offsets on
-    decision and staged queue have to be read."""
+    """The content of ``config/cometmqStaging.json``: the lines of the ledger, and the offsets from
+    which a start reads the decision queue and the staged queue."""
 
     sinks: dict[str, SinkEntry] = {}
     decision_next: int = 0
@@ -127,7 +131,11 @@ class LedgerFile(msgspec.Struct, frozen=True, rename=wire_names()):
 
     @classmethod
     def decode(cls, raw: bytes) -> LedgerFile:
-        """Of the file's bytes; CodecError when they are something else."""
+        """Read the file's bytes.
+
+        Raises:
+            CodecError: the bytes are not a ledger.
+        """
         try:
             return msgspec.json.decode(raw, type=cls)
         except msgspec.MsgspecError as error:
@@ -135,11 +143,11 @@ class LedgerFile(msgspec.Struct, frozen=True, rename=wire_names()):
 
 
 class Unfinished(msgspec.Struct, frozen=True):
-    """A decision whose messages are not all known to be there, and its last slice."""
+    """A decision without a done record, and the last slice record of it."""
 
     decision: Decision
     queue_offset: int
-    """Of the decision record."""
+    """The queue offset of the decision record."""
     physical_offset: int
     last: Slice | None
     last_end: int
@@ -147,28 +155,27 @@ class Unfinished(msgspec.Struct, frozen=True):
 
 
 class Ledger:
-    """Lines by sink: those that hold now, and those that are safe to write to the file."""
+    """Lines by sink: `sinks` as they are now, `durable` those that may go to the file."""
 
-    __slots__ = ("decision_next", "durable", "revision", "sinks")
-
-    def __init__(self, found: LedgerFile | None = None) -> None:
-        found = found or LedgerFile()
-        self.sinks: dict[str, SinkEntry] = dict(found.sinks)
-        self.durable: dict[str, SinkEntry] = dict(found.sinks)
-        self.decision_next = found.decision_next
+    def __init__(self, file: LedgerFile) -> None:
+        self.sinks: dict[str, SinkEntry] = dict(file.sinks)
+        self.durable: dict[str, SinkEntry] = dict(file.sinks)
+        self.decision_next = file.decision_next
         self.revision = 0
-        """Moves when the file has to be written."""
+        """Grows by one whenever the file has to be written."""
 
     def last_batch(self, sink: str) -> int:
-        """The last published batch; for a sink that was never seen NO_BATCH, which is below the
-        empty batch -1 by which a broker learns of a sink's home before batch 0."""
+        """The last published batch of a sink; NO_BATCH for an unknown sink.
+
+        NO_BATCH is below -1, the empty batch that tells a broker a sink's home before batch 0.
+        """
         entry = self.sinks.get(sink)
         return NO_BATCH if entry is None else entry.batch_id
 
     def replay(self, records: Iterable[tuple[int, int, int, Record]]) -> Unfinished | None:
-        """Take up the records behind the file; the batch that is to be finished, if any.
+        """Apply the records that are newer than the file, and return the unfinished batch, if any.
 
-        Each comes with its queue offset and the physical offsets of its beginning and end.
+        `records` has queue offset, physical offset, physical end offset and record of each.
         """
         unfinished: Unfinished | None = None
         for queue_offset, physical_offset, end_offset, record in records:
@@ -192,15 +199,23 @@ class Ledger:
         return unfinished
 
     def complete(self, decision: Decision) -> SinkEntry:
-        """All messages of a decision are there; the line it makes."""
+        """Mark a decision as complete and return its line."""
         entry = self.sinks[decision.sink] = decision.entry(is_complete=True)
         return entry
 
     def settle(self, sink: str, entry: SinkEntry | None, decision_next: int) -> None:
-        """A line (None: no line) is on stable storage, with all records before `decision_next`."""
+        """Note that a line (None: its removal) and all records before `decision_next` are safe."""
         if entry is None:
             self.durable.pop(sink, None)
         else:
             self.durable[sink] = entry
         self.decision_next = decision_next
         self.revision += 1
+
+    def snapshot(self, staged_next: int) -> Callable[[], bytes]:
+        """Copy the content of the file; the returned function encodes it.
+
+        `staged_next` is the offset in the staged queue from which the next start reads.
+        """
+        file = LedgerFile(dict(self.durable), self.decision_next, staged_next)
+        return lambda: msgspec.json.encode(file)

@@ -1,26 +1,26 @@
-"""Publishes staged batches: one after the other, each in slices, each wholly or not at all.
+"""The publisher of staged batches: it publishes each batch completely or not at all.
 
-The loop is not held up: a slice is at most a thousand messages, and others have their turn between
-two slices.
+A slice has at most a thousand messages, and the loop serves other requests between two slices.
 
-1. The tokens are checked and what they staged is on stable storage (SYNC_FLUSH).
-2. The queues it touches are held: readers see no offset from here on, neither the batch nor what
-   others send to those queues meanwhile (it is stored and answered as always).
-3. The decision is written.  From here on the batch is published, whatever happens.
-4. Slices: a record that announces it, then its messages, as ordinary ones.  Messages with a time
-   go to the timer topic or a level's queue, a slice of their own, and wait there; what is due
-   before the batch is done goes to queues that are held.
-5. Done is written, and flushed in either flush mode.  The queues are released: with
-   asynchronous flush when done is written, with SYNC_FLUSH when it is flushed.
-6. The ledger's file, the answer: PUBLISHED, or how many messages the disk has damaged since they
-   were staged.  Those are left out, logged and told once; a publish again is told ALREADY.
+1. The publisher checks the tokens.  With SYNC_FLUSH it waits until their blocks are on stable
+   storage.
+2. The store holds the queues of the batch: readers see no new offset in them, neither of the batch
+   nor of ordinary sends.  The broker still stores and answers ordinary sends to these queues.
+3. The publisher writes the decision.  From here on the batch is published, whatever happens.
+4. For each slice the publisher writes a slice record, then the messages as ordinary messages.
+   Messages with a time form slices of their own and wait in the timer topic or in a level's queue.
+   A message that is due before the batch is done goes to a queue that is held.
+5. The publisher writes the done record and flushes it in either flush mode.  The store releases
+   the queues: with ASYNC_FLUSH when the record is written, with SYNC_FLUSH when it is flushed.
+6. The broker writes the ledger's file and answers PUBLISHED.  If the disk damaged messages after
+   they were staged, the publisher skips and logs them, and the answer is an error with their
+   number.  A repeated publish gets ALREADY.
 
-One batch at a time: two in work would share queues, and the end of the first would show a part of
-the second.  After a crash `resume` finds how far the messages got (`ledger`), holds the same queues
-before anybody reads, and goes on with step 4.
+The publisher works on one batch at a time: two batches could share queues, and the end of the first
+would show a part of the second.  After a crash, `resume` finds the last appended message with the
+help of the ledger, holds the same queues before anybody reads, and continues with step 4.
 
-`at` is called with the name of each step just before and after it: tests let the process end
-there.
+`at` gets the name of each step just before or after it: tests of crashes end the process there.
 """
 
 from __future__ import annotations
@@ -66,39 +66,39 @@ __all__ = ["MOVES", "Outcome", "Publisher", "PublisherEvent", "PublisherState", 
 log = logging.getLogger("cometmq.broker")
 
 RETRY_S: Final = 0.1
-"""Pause after the disk refused a slice, as delayed delivery has it."""
+"""Pause after the disk refused a slice; delayed delivery has the same pause."""
 FLUSH_RETRY_S: Final = 0.5
 
 Outcome: TypeAlias = tuple[str, int] | Refusal
-"""Status and rows, or why not."""
+"""Status and row count, or the reason of the refusal."""
 Answer: TypeAlias = Callable[[Outcome], None]
 
 
 class PublisherState(Enum):
-    """What a publisher is doing."""
+    """The states of a publisher."""
 
     IDLE = "idle"
-    FLUSHING_STAGED = "flushing what is staged"
-    """Step 1: the batch is not decided."""
+    FLUSHING_STAGED = "flushing the staged blocks"
+    """Step 1; the batch is not decided yet."""
     APPENDING = "appending"
-    """Step 4; what comes next runs in a later turn of the loop."""
+    """Step 4; the next slice comes in a later turn of the loop."""
     READING = "reading"
     """A worker reads the next block."""
     STUCK = "stuck"
-    """The disk refused a slice; a timer tries again."""
+    """The disk refused a slice, and a timer will try again."""
     FLUSHING_DONE = "flushing done"
-    """Step 5: every message is appended."""
+    """Step 5; every message is appended."""
     STOPPED = "stopped"
 
 
 class PublisherEvent(Enum):
-    """What happens to a publisher."""
+    """The events of a publisher."""
 
     BEGIN = "begin"
     GIVE_UP = "give up"
     DECIDE = "decide"
     RESUME = "resume"
-    """A batch that was decided before the broker started is taken up."""
+    """The publisher continues a batch that was decided before the broker started."""
     READ = "read"
     BLOCK_READ = "block read"
     REFUSED = "refused"
@@ -125,7 +125,7 @@ def _moves() -> dict[tuple[PublisherState, PublisherEvent], PublisherState]:
 
 
 MOVES: Final = _moves()
-"""The next state by state and event; no other pair may occur."""
+"""The next state for each state and event; no other pair can occur."""
 
 
 def move(state: PublisherState, event: PublisherEvent) -> PublisherState:
@@ -141,20 +141,7 @@ def move(state: PublisherState, event: PublisherEvent) -> PublisherState:
 
 
 class _Publication:
-    """A batch on its way into its queues."""
-
-    __slots__ = (
-        "answers",
-        "block",
-        "blocks",
-        "decision",
-        "item",
-        "limits",
-        "lost",
-        "queue_offset",
-        "slices",
-        "tokens",
-    )
+    """A batch that is being published."""
 
     def __init__(self, sink_batch: Decision, tokens: Sequence[StagedToken]) -> None:
         self.decision = sink_batch
@@ -163,20 +150,20 @@ class _Publication:
         self.block = 0
         """The block that is appended now."""
         self.item = 0
-        """The next message of it."""
+        """The next message of that block."""
         self.slices: StagedSlices | None = None
-        """Its messages from there on, once they are read; the next slice is the last one."""
+        """The remaining slices of that block, last first; None until a worker has read them."""
         self.limits: list[tuple[str, int]] = []
-        """Queues that are held."""
+        """The queues that the store holds for this batch."""
         self.lost = 0
         """Messages that could not be read or stored again."""
         self.queue_offset: int | None = None
-        """Of the decision's record; None until there is one."""
+        """The queue offset of the decision record; None before the decision."""
         self.answers: list[Answer] = []
 
 
 class _Request:
-    """A publish that waits for its turn."""
+    """A publish request that waits for its turn."""
 
     __slots__ = ("answer", "batch_id", "body", "sink")
 
@@ -188,27 +175,12 @@ class _Request:
 
 
 class Publisher:
-    """The publications of a broker; all methods belong to the loop.
+    """Publishes the staged batches of a broker; only the loop calls its methods.
 
     Args:
-        grown: called with topic and queue id when readers of a queue see more at once.
-        settled: called when the ledger has something new to be written.
+        grown: called with topic and queue id when messages of a held queue become visible.
+        settled: called when the ledger has a new line for its file.
     """
-
-    __slots__ = (
-        "_batch_keys",
-        "_current",
-        "_grown",
-        "_is_sync_flush",
-        "_ledger",
-        "_phase",
-        "_settled",
-        "_state",
-        "_tokens",
-        "_waiting",
-        "_waiting_items",
-        "at",
-    )
 
     def __init__(
         self,
@@ -231,7 +203,11 @@ class Publisher:
         self._phase = PublisherState.IDLE
         self._batch_keys = BatchKeysReader()
         self.at: Callable[[str], None] = lambda _: None
-        """Called at each step; for tests of crashes."""
+        """Gets the name of each step; a crash test ends the process there.
+
+        It is no argument of the constructor: tests set it on a running broker, so that the steps of
+        its start do not count.
+        """
 
     @property
     def is_busy(self) -> bool:
@@ -244,14 +220,14 @@ class Publisher:
 
     @property
     def decision_next(self) -> int:
-        """The offset from which the next start has to read the decision queue."""
+        """The offset in the decision queue from which the next start reads."""
         current = self._current
         if current is not None and current.queue_offset is not None:
             return current.queue_offset
         return self._state.store.end_of_queue(STAGED_DECISION_TOPIC, 0)
 
     def stop(self) -> None:
-        """Go no further; the next start does."""
+        """Stop publishing; the next start of the broker continues the batch."""
         self._move(PublisherEvent.STOP)
 
     @property
@@ -264,7 +240,7 @@ class Publisher:
     # -- requests --------------------------------------------------------------------------
 
     def publish(self, sink: str, batch_id: int, body: PublishBody, answer: Answer) -> None:
-        """Publish a batch when it is its turn, and answer when that is durable."""
+        """Publish a batch in its turn, and answer when it is durable."""
         current = self._current
         if current is not None and current.queue_offset is not None:
             decision = current.decision
@@ -275,7 +251,7 @@ class Publisher:
         self._next()
 
     def prepare(self, sink: str, batch_id: int, body: PublishBody, answer: Answer) -> None:
-        """Answer READY when the tokens are whole and on stable storage."""
+        """Answer READY when the tokens are complete and on stable storage."""
         if batch_id <= self._ledger.last_batch(sink):
             answer((PublishStatus.ALREADY, self._rows_of(sink, batch_id)))
             return
@@ -298,7 +274,7 @@ class Publisher:
         self._state.store.when_durable(end, settle)
 
     def _next(self) -> None:
-        """Begin with the next request that asks for anything."""
+        """Begin the next request whose batch is not published yet; answer the others ALREADY."""
         while self._current is None and self._waiting and not self._is_stopped:
             request = self._waiting.popleft()
             if request.batch_id <= self._ledger.last_batch(request.sink):
@@ -337,13 +313,13 @@ class Publisher:
                 self._decide(current)
 
         if self._is_sync_flush:
-            # What readers cannot see yet could not be read here either.
+            # Readers do not see unflushed records, and the publisher reads the blocks as they do.
             self._when_staged_durable(tokens, (PublishStatus.READY, 0), staged)
         else:
             staged((PublishStatus.READY, 0))
 
     def _give_up(self, current: _Publication, refusal: Refusal) -> None:
-        """End a publication that is not decided; nothing of it is visible."""
+        """End a publication before its decision; no message of it is visible."""
         self._move(PublisherEvent.GIVE_UP)
         self._release(current)
         self._current = None
@@ -367,15 +343,15 @@ class Publisher:
                 limit = store.hold_queue(topic, queue_id)
                 current.limits.append((topic, queue_id))
                 limits.setdefault(topic, {})[str(queue_id)] = limit
-            made = current.decision
+            draft = current.decision
             current.decision = Decision(
-                made.sink,
-                made.batch_id,
-                made.rows,
-                made.decided_ms,
-                made.home,
-                made.plan,
-                made.tokens,
+                draft.sink,
+                draft.batch_id,
+                draft.rows,
+                draft.decided_ms,
+                draft.home,
+                draft.plan,
+                draft.tokens,
                 limits,
             )
             self.at("before decision")
@@ -387,7 +363,7 @@ class Publisher:
         current.queue_offset = result.queue_offset
         self._ledger.sinks[current.decision.sink] = current.decision.entry(is_complete=False)
         self.at("after decision")
-        self._go_on()
+        self._continue()
 
     def _put(self, record: Record) -> PutResult:
         return self._state.store.put(
@@ -400,8 +376,8 @@ class Publisher:
             store_ms=self._state.env.clock.now_ms(),
         )
 
-    def _go_on(self) -> None:
-        """One more slice, in a later turn of the loop."""
+    def _continue(self) -> None:
+        """Append the next slice in a later turn of the loop."""
         if not self._is_stopped:
             asyncio.get_running_loop().call_soon(self._append)
 
@@ -422,10 +398,10 @@ class Publisher:
         except StoreError as error:
             self._stuck(current, error)
             return
-        self._go_on()
+        self._continue()
 
     def _read(self, current: _Publication) -> None:
-        """Let a worker read and take apart the next block."""
+        """Have a worker read the next block and cut it into slices."""
         block = current.blocks[current.block]
         store = self._state.store
         self._move(PublisherEvent.READ)
@@ -435,7 +411,7 @@ class Publisher:
                 return
             self._move(PublisherEvent.BLOCK_READ)
             if isinstance(result, CometError):
-                # It was whole when it was staged: the disk has damaged it since.
+                # The block was sound when it was staged: the disk damaged it later.
                 log.error(
                     "batch %d of %s: block at physical offset %d cannot be read, its %d messages"
                     " are lost: %s",
@@ -453,7 +429,7 @@ class Publisher:
             else:
                 result.slices.reverse()
                 current.slices = result
-            self._go_on()
+            self._continue()
 
         first, now_ms = current.item, self._state.env.clock.now_ms()
         self._state.env.workers.submit(lambda: read_slices(store, block, first, now_ms), done)
@@ -507,7 +483,7 @@ class Publisher:
         return flags.MULTI_TAGS if is_multi else 0
 
     def _stuck(self, current: _Publication, error: StoreError) -> None:
-        """Tell whoever waits that the disk takes nothing now, and try again later."""
+        """Answer the waiting requests with the disk's error, and try again later."""
         self._move(PublisherEvent.REFUSED)
         code, remark = store_failure(self._state, error)
         decision = current.decision
@@ -538,7 +514,7 @@ class Publisher:
         self.when_durable(result.end_offset, lambda: self._complete(current))
 
     def when_durable(self, end_offset: int, done: Callable[[], None]) -> None:
-        """Call back when the log is on stable storage up to here, however long that takes."""
+        """Call `done` when the log is durable up to `end_offset`, however long that takes."""
 
         def settle(is_durable: bool) -> None:
             if self._is_stopped:
@@ -584,14 +560,14 @@ class Publisher:
     # -- after a crash ---------------------------------------------------------------------
 
     def resume(self, unfinished: Unfinished) -> None:
-        """Take up a batch that was decided and not finished; before anybody reads.  Blocks."""
+        """Prepare to finish a decided batch; the broker calls it before anybody reads.  Blocks."""
         decision = unfinished.decision
         tokens: list[StagedToken] = []
         for claim in decision.tokens:
             token = self._tokens.get(claim.token)
             if token is None or (token.rows, token.crc) != (claim.rows, claim.crc):
                 log.error(
-                    "batch %d of %s is decided, and token %s of it is damaged or gone: the "
+                    "batch %d of %s is decided, and token %s of it is damaged or missing: the "
                     "messages that were not appended before the crash are lost",
                     decision.batch_id,
                     decision.sink,
@@ -611,8 +587,8 @@ class Publisher:
                 current.limits.append((topic, int(queue_id)))
         self._current = current
         log.warning(
-            "batch %d of %s was being published when the broker ended: going on with message %d "
-            "of block %d of %d",
+            "batch %d of %s was being published when the broker ended: it continues with "
+            "message %d of block %d of %d",
             decision.batch_id,
             decision.sink,
             current.item,
@@ -621,12 +597,12 @@ class Publisher:
         )
 
     def start(self) -> None:
-        """Go on with what was taken up."""
+        """Continue the batch that `resume` prepared, if any."""
         if self._current is not None:
-            self._go_on()
+            self._continue()
 
     def _skip_appended(self, current: _Publication, unfinished: Unfinished) -> None:
-        """Go on behind the messages of the last slice that are in its queue."""
+        """Continue after the messages of the last slice that are in the queue already."""
         last = unfinished.last
         if last is None:
             return
@@ -650,7 +626,7 @@ class Publisher:
 
 
 def _is_same(item: tuple[int, bytes, bytes], record: memoryview) -> bool:
-    """Whether a record is this message; the broker may have added a property to it."""
+    """Whether a record has this body and UNIQ_KEY; the broker may have added other properties."""
     message = decode_message(record)
     name = b"UNIQ_KEY"
     return message.body == item[1] and find_property(message.raw_properties, name) == find_property(
@@ -659,12 +635,12 @@ def _is_same(item: tuple[int, bytes, bytes], record: memoryview) -> bool:
 
 
 def _seen_again(outcome: Outcome) -> Outcome:
-    """The outcome for a second publish of a batch."""
+    """The outcome for a repeated publish of a batch."""
     return outcome if isinstance(outcome, Refusal) else (PublishStatus.ALREADY, outcome[1])
 
 
 _NOT_FLUSHED: Final = Refusal(
     ResponseCode.FLUSH_DISK_TIMEOUT,
-    "what was staged is not on stable storage yet, syncFlushTimeout has passed; nothing was "
-    "published: try again, and look at the disk when it happens again",
+    "the staged blocks are not on stable storage after syncFlushTimeout; nothing was published: "
+    "try again, and check the disk when it happens again",
 )

@@ -1,15 +1,14 @@
 """Staged batches: STAGE, PUBLISH_STAGED, DROP_STAGED, LIST_STAGED, FORGET_SINK (31010 to 31014).
 
-Job: serve these requests, find after a start what was staged and published, and keep the log
-files and the ledger's file that this needs.  It must not append batches to their queues itself
-(`cometmq.broker.extensions.staging.publication`).
+The service answers these requests.  When the broker starts, it reads the staged blocks and the
+ledger.  It keeps the log files that they need, and the ledger's file.  The publisher appends the
+batches to their queues (`cometmq.broker.extensions.staging.publication`).
 
-Staged messages wait in `STAGED_TOPIC`, a topic no client can read or send to: one record for each
-block, with topic and queue in REAL_TOPIC and REAL_QID and the token in properties of our own.  To
-RocketMQ's broker both topics are system topics with ordinary messages in them.
+Staged messages wait in `STAGED_TOPIC`, which no client can read or send to.  To RocketMQ's broker
+both staging topics are system topics with ordinary messages.
 
-A block is answered when it is in the log; that it is on stable storage is made sure by the
-publish, for all blocks with one flush.
+The broker answers a block when it is in the log.  The publish later makes sure, with one flush for
+all blocks, that they are on stable storage.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
-
-import msgspec
 
 from cometmq.broker.base.state import BrokerState, Refusal, answer, refusing
 from cometmq.broker.base.store_failure import store_failure, when_topic_saved
@@ -34,12 +31,12 @@ from cometmq.broker.extensions.staging.ledger import (
     encode_record,
 )
 from cometmq.broker.extensions.staging.publication import Outcome, Publisher
-from cometmq.broker.extensions.staging.tokens import StagedBlock, StagedTokens
+from cometmq.broker.extensions.staging.staged_send import StagedKind, TokenName, block_of
+from cometmq.broker.extensions.staging.tokens import StagedTokens
 from cometmq.broker.send.checks import SendChecks
-from cometmq.codec.properties import encode_properties
+from cometmq.broker.send.send import SendProcessor
 from cometmq.codec.stored_message import StoredMessage, decode_message
 from cometmq.errors import CodecError, RemoteProtocolError, ResponseCode, StoreError
-from cometmq.model import properties as prop
 from cometmq.model.names import (
     DEFAULT_TOPIC,
     RETRY_PREFIX,
@@ -70,73 +67,70 @@ __all__ = ["StagingService"]
 
 log = logging.getLogger("cometmq.broker")
 
-_SINK: Final = "STAGED_SINK"
-_BATCH: Final = "STAGED_BATCH"
-_PART: Final = "STAGED_PART"
-_TOKEN: Final = "STAGED_TOKEN"  # noqa: S105 - the name of a property
-_ROWS: Final = "STAGED_ROWS"
 _TOKEN_CHARS_MAX: Final = 600
 _TOPIC_QUEUES: Final = 4
-"""Queues asked for when a topic is created by staging, as by a send."""
+"""Queue count of a topic that staging creates; a send creates topics with the same count."""
 _CHECK_S: Final = 10.0
-"""Pace at which tokens whose time is up are looked for."""
+"""Pause between two searches for expired tokens."""
 _UNITS: Final = 256
 
 _Body = TypeVar("_Body", PublishBody, DropBody)
 
 
 class StagingService:
-    """Everything a broker knows about staged batches."""
+    """The requests of staged batches for one broker.
 
-    __slots__ = (
-        "_checks",
-        "_is_saved",
-        "_saved",
-        "_settling",
-        "_state",
-        "_timer",
-        "_unsaved_from",
-        "_waiting",
-        "ledger",
-        "on_ledger_changed",
-        "publisher",
-        "tokens",
-    )
+    Args:
+        ledger_file: as it was read.
+        ledger: made from that file; records of the log that the file does not have are added.
+        tokens: empty; blocks of the log are added.
+        is_saved: says whether the file has the ledger as it is now.
+        save: has the file written if the ledger has changed.
+        grown: called with topic and queue id when messages of a held queue become visible.
+    """
 
     def __init__(
         self,
         state: BrokerState,
-        found: LedgerFile | None,
-        grown: Callable[[str, int], None],
+        send: SendProcessor,
         waiting: WaitingItems,
+        ledger_file: LedgerFile,
+        ledger: Ledger,
+        tokens: StagedTokens,
+        is_saved: Callable[[], bool],
+        save: Callable[[], None],
+        grown: Callable[[str, int], None],
     ) -> None:
         self._state = state
+        self._send = send
         self._checks = SendChecks(state)
         self._waiting = waiting
         self._timer: asyncio.TimerHandle | None = None
-        self.tokens = StagedTokens()
-        self.ledger = Ledger(found)
-        self.publisher = Publisher(state, self.tokens, self.ledger, grown, self._changed, waiting)
-        self.on_ledger_changed: Callable[[], None] = lambda: None
-        """Called when the ledger's file has to be written."""
-        self._is_saved: Callable[[], bool] = lambda: True
+        self.tokens = tokens
+        self.ledger = ledger
+        self._kind = StagedKind(tokens)
+        self.publisher = Publisher(state, tokens, ledger, grown, save, waiting)
+        self._is_saved = is_saved
+        self._save = save
         self._unsaved_from: int | None = None
-        self._load(found)
+        self._load(ledger_file)
         state.store.hold_log("staged messages", self._oldest)
 
     # -- life ----------------------------------------------------------------------------------
 
-    def _load(self, found: LedgerFile | None) -> None:
-        """Read what the file does not have, and take up a batch that was being published.  Blocks,
-        before anybody reads."""
+    def _load(self, ledger_file: LedgerFile) -> None:
+        """Read the records that the file does not have, and prepare the unfinished batch.
+
+        Blocks; it runs before anybody reads.
+        """
         store = self._state.store
-        first, staged_next = (0, 0) if found is None else (found.decision_next, found.staged_next)
+        first, staged_next = ledger_file.decision_next, ledger_file.staged_next
         ends = [store.end_of_queue(topic, 0) for topic in (STAGED_DECISION_TOPIC, STAGED_TOPIC)]
         if first > ends[0] or staged_next > ends[1]:
-            # A log that lost its end, and this file came from somewhere else: never skip records.
+            # The log lost its end or the file belongs to another log: skip no record.
             log.error(
-                "the ledger of staged batches knows %d decisions and %d blocks, the log has %d "
-                "and %d: both are read anew",
+                "the ledger of staged batches has %d decisions and %d blocks, the log has %d "
+                "and %d: the broker reads both queues from their beginning",
                 first,
                 staged_next,
                 *ends,
@@ -144,11 +138,11 @@ class StagingService:
             first = staged_next = 0
             self.ledger.revision += 1
         unfinished = self.ledger.replay(self._decisions(first))
-        going_on = set()
+        unfinished_tokens = set()
         if unfinished is not None:
-            going_on = {claim.token for claim in unfinished.decision.tokens}
+            unfinished_tokens = {claim.token for claim in unfinished.decision.tokens}
         for message, end_offset in self._records(STAGED_TOPIC, staged_next):
-            self._take(message, end_offset, going_on)
+            self._add_block(message, end_offset, unfinished_tokens)
         if unfinished is not None:
             self._unsaved_from = unfinished.physical_offset
             self.publisher.resume(unfinished)
@@ -159,7 +153,7 @@ class StagingService:
                 record = decode_record(bytes(message.body))
             except CodecError as error:
                 log.error(
-                    "%s: record %d cannot be read and is passed over: %s",
+                    "%s: record %d cannot be read and is skipped: %s",
                     STAGED_DECISION_TOPIC,
                     message.queue_offset,
                     error,
@@ -168,55 +162,41 @@ class StagingService:
             yield message.queue_offset, message.physical_offset, end_offset, record
 
     def _records(self, topic: str, first: int) -> Iterator[tuple[StoredMessage, int]]:
-        """The messages of queue 0 from an offset on, with the physical offsets behind them."""
+        """The messages of queue 0 from an offset on, each with its physical end offset."""
         store = self._state.store
         position = max(first, store.min_queue_offset(topic, 0))
         while units := store.units(topic, 0, position, _UNITS):
             for unit in units:
                 position += 1
                 try:
-                    found = store.message_at(unit.physical_offset)
+                    record = store.message_at(unit.physical_offset)
                 except StoreError as error:
                     log.error("%s: message %d cannot be read: %s", topic, position - 1, error)
                     continue
-                if found is not None:
-                    yield decode_message(found), unit.physical_offset + unit.size
+                if record is not None:
+                    yield decode_message(record), unit.physical_offset + unit.size
 
-    def _take(self, message: StoredMessage, end_offset: int, going_on: set[str]) -> None:
-        """Put a block that was found into the table, unless it can never be published."""
-        names = message.properties
-        try:
-            sink, batch_id, token = names[_SINK], int(names[_BATCH]), names[_TOKEN]
-            block = StagedBlock(
-                message.physical_offset,
-                end_offset,
-                message.queue_offset,
-                names[prop.REAL_TOPIC],
-                int(names[prop.REAL_QUEUE_ID]),
-                int(names[_ROWS]),
-            )
-            part = names[_PART]
-        except (KeyError, ValueError):
+    def _add_block(
+        self, message: StoredMessage, end_offset: int, unfinished_tokens: set[str]
+    ) -> None:
+        """Add a block to the table, unless it can never be published."""
+        staged = block_of(message, end_offset)
+        if staged is None:
             log.error("%s: message %d is no block", STAGED_TOPIC, message.queue_offset)
             return
-        if token in going_on or batch_id > self.ledger.last_batch(sink):
-            now_ms = message.store_timestamp_ms
-            self.tokens.add((token, sink, batch_id, part), block, message.body, now_ms)
-
-    def attach(self, is_saved: Callable[[], bool], on_ledger_changed: Callable[[], None]) -> None:
-        """Say how to learn whether the ledger's file is written, and how to have it written."""
-        self._is_saved = is_saved
-        self.on_ledger_changed = on_ledger_changed
+        name, block = staged
+        if name.token in unfinished_tokens or name.batch_id > self.ledger.last_batch(name.sink):
+            self.tokens.add(name, block, message.body, message.store_timestamp_ms)
 
     def start(self) -> None:
-        """Go on with what was being published, and collect orphans from now on."""
-        # A file that the log does not bear out must not outlive this start.
-        self._changed()
+        """Continue the unfinished batch, and drop expired tokens from now on."""
+        # A file that contradicts the log must not outlive this start.
+        self._save()
         self.publisher.start()
         self._schedule()
 
     def stop(self) -> None:
-        """Publish no further; the next start goes on."""
+        """Stop publishing; the next start continues the batch."""
         self.publisher.stop()
         if self._timer is not None:
             self._timer.cancel()
@@ -230,7 +210,7 @@ class StagingService:
         self.collect(self._state.env.clock.now_ms())
 
     def collect(self, now_ms: int) -> int:
-        """Drop tokens whose time is up; how many."""
+        """Drop expired tokens and count them."""
         if self.publisher.is_busy:
             return 0
         limit_ms = self._state.config.staged_timeout_minutes * 60_000
@@ -246,31 +226,20 @@ class StagingService:
         if expired:
             self.tokens.drop(expired)
             self.ledger.revision += 1
-            self._changed()
+            self._save()
         return len(expired)
 
     # -- the file and the log -------------------------------------------------------------------
 
-    def snapshot(self) -> Callable[[], bytes]:
-        """Copy what the file holds; the result encodes it."""
-        staged_next = self.tokens.first_queue_offset
-        if staged_next is None:
-            staged_next = self._state.store.end_of_queue(STAGED_TOPIC, 0)
-        found = LedgerFile(dict(self.ledger.durable), self.ledger.decision_next, staged_next)
-        return lambda: msgspec.json.encode(found)
-
-    def _changed(self) -> None:
-        self.on_ledger_changed()
-
     def _oldest(self) -> int | None:
-        """The first record that is still needed: staged, or decided and not in the file."""
+        """Physical offset of the oldest record that is still needed: staged or not saved."""
         if self._unsaved_from is not None and self._is_saved() and not self.publisher.is_busy:
             self._unsaved_from = None
-        places = [self.tokens.first_physical_offset, self._unsaved_from]
-        return min([place for place in places if place is not None], default=None)
+        offsets = [self.tokens.first_physical_offset, self._unsaved_from]
+        return min([offset for offset in offsets if offset is not None], default=None)
 
     def _need_from(self, physical_offset: int) -> None:
-        """Keep the log from here on, until the file has what is decided there."""
+        """Keep the log from this offset on until the file has the decisions after it."""
         if self._unsaved_from is None:
             self._unsaved_from = physical_offset
 
@@ -294,15 +263,14 @@ class StagingService:
         self._check_names(header)
         if header.batch_id <= self.ledger.last_batch(header.sink):
             return answer(request, ext=StageResponseHeader(PublishStatus.ALREADY).to_ext())
-        names = (header.token, header.sink, header.batch_id, header.part)
-        if not self.tokens.is_repeated(*names[1:3], header.token, header.sequence):
+        if not self.tokens.is_repeated(header.sink, header.batch_id, header.token, header.sequence):
             self._check_target(header, connection, now_ms)
             self._put(header, request.body, connection, now_ms)
             self.publisher.at("staged")
         staged = answer(request, ext=StageResponseHeader(PublishStatus.STAGED).to_ext())
         if self._state.would_topic_survive(header.topic):
             return staged
-        # Otherwise a kill in this moment leaves a batch for a topic nobody knows.
+        # A kill at this moment would lose the new topic and keep the block for it.
 
         def settle(fault: tuple[int, str] | None) -> None:
             connection.send(staged if fault is None else answer(request, *fault))
@@ -323,7 +291,7 @@ class StagingService:
             )
 
     def _check_target(self, header: StageHeader, connection: ServerConnection, now_ms: int) -> None:
-        """Refuse what a send to that topic and queue would be refused for."""
+        """Refuse a topic or queue that would also refuse a send."""
         if header.queue_id < 0 or header.topic.startswith(RETRY_PREFIX):
             raise Refusal(
                 ResponseCode.INVALID_PARAMETER,
@@ -345,47 +313,24 @@ class StagingService:
     def _put(
         self, header: StageHeader, data: bytes, connection: ServerConnection, now_ms: int
     ) -> None:
-        state = self._state
-        self._checks.body(data)
+        self._checks.body_size(data)
         try:
             rows = check_block(data, lambda items: self._waiting.check(items, now_ms, "block"))
-            properties = encode_properties(
-                {
-                    prop.REAL_TOPIC: header.topic,
-                    prop.REAL_QUEUE_ID: str(header.queue_id),
-                    _TOKEN: header.token,
-                    _SINK: header.sink,
-                    _BATCH: str(header.batch_id),
-                    _PART: header.part,
-                    _ROWS: str(rows),
-                }
-            )
-            result = state.store.put(
-                STAGED_TOPIC,
-                0,
+            name = TokenName(header.token, header.sink, header.batch_id, header.part)
+            self._send.put(
+                self._kind.destination(header.topic, header.queue_id, name, rows),
                 data,
-                properties,
+                flag=0,
+                sys_flag=0,
                 born_ms=header.born_timestamp_ms,
                 born_host=connection.peer_host,
-                store_ms=now_ms,
+                reconsume_times=0,
+                now_ms=now_ms,
             )
         except StoreError as error:
-            raise Refusal(*store_failure(state, error)) from error
+            raise Refusal(*store_failure(self._state, error)) from error
         except CodecError as error:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
-        self.tokens.add(
-            (header.token, header.sink, header.batch_id, header.part),
-            StagedBlock(
-                result.physical_offset,
-                result.end_offset,
-                result.queue_offset,
-                header.topic,
-                header.queue_id,
-                rows,
-            ),
-            data,
-            now_ms,
-        )
 
     def publish(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> None:
         """Serve PUBLISH_STAGED (31011); the answer leaves when the batch is durable."""
@@ -408,7 +353,7 @@ class StagingService:
         self.publisher.publish(header.sink, header.batch_id, body, settle)
 
     def drop(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> bytes:
-        """Serve DROP_STAGED (31012); tokens that are not here, or are published now, stay out."""
+        """Serve DROP_STAGED (31012); unknown tokens and those being published are ignored."""
         sink = _sink(request)
         tokens = [
             token
@@ -420,7 +365,7 @@ class StagingService:
         return answer(request, ext=CountResponseHeader(self.tokens.drop(tokens)).to_ext())
 
     def list(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> bytes:
-        """Serve LIST_STAGED (31013): the ledger and what waits."""
+        """Serve LIST_STAGED (31013): the ledger and the staged tokens."""
         sink = SinkHeader.from_command(request).sink
         sinks = self.ledger.sinks
         if sink is not None:
@@ -457,7 +402,7 @@ class StagingService:
             entry = self.ledger.sinks.get(sink)
             if entry is None or not entry.is_complete:
                 self.ledger.settle(sink, None, self.publisher.decision_next)
-                self._changed()
+                self._save()
             if not connection.is_closed:
                 connection.send(answer(request, ext=CountResponseHeader(count).to_ext()))
 

@@ -1,10 +1,10 @@
-"""The table of staged tokens: what waits on this broker to be published.
+"""The table of staged tokens: the messages that wait on this broker to be published.
 
-Knows each token's blocks and their physical offsets, checks what a publish claims of them, and says
-which tokens may go.
+The table has each token's blocks and their physical offsets.  It checks the claims of a publish
+against them and lists the tokens that can be dropped.
 
-A *token* is what one attempt at one part of a batch has staged here; its *blocks* are records of
-`STAGED_TOPIC`, numbered from 0, each with the messages of one queue
+A *token* names what one attempt at one part of a batch has staged on this broker.  Its *blocks* are
+records of `STAGED_TOPIC`, numbered from 0.  Each block has messages of one queue
 (`cometmq.wire.extensions.staging`).
 """
 
@@ -17,13 +17,15 @@ import msgspec
 
 from cometmq.broker.base.state import Refusal
 from cometmq.errors import ResponseCode
+from cometmq.model.names import STAGED_TOPIC
+from cometmq.store.message_store import MessageStore
 from cometmq.wire.extensions.staging import StagedEntry, TokenClaim
 
 __all__ = ["StagedBlock", "StagedToken", "StagedTokens"]
 
 
 class StagedBlock(msgspec.Struct, gc=False, frozen=True):
-    """A block's record: its physical offsets, and its queue offset in the staged queue."""
+    """The record of a block: its physical offsets and its queue offset in `STAGED_TOPIC`."""
 
     physical_offset: int
     end_offset: int
@@ -50,13 +52,11 @@ class StagedToken(msgspec.Struct, eq=False):
 class StagedTokens:
     """All tokens, in the order of their first blocks."""
 
-    __slots__ = ("_tokens", "byte_count", "revision")
-
     def __init__(self) -> None:
         self._tokens: dict[str, StagedToken] = {}
         self.byte_count = 0
         self.revision = 0
-        """Moves when tokens go."""
+        """Grows by one whenever tokens are dropped."""
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -65,19 +65,19 @@ class StagedTokens:
         return iter(self._tokens.values())
 
     def get(self, token: str) -> StagedToken | None:
-        """The token of this name."""
+        """The token of this name, or None."""
         return self._tokens.get(token)
 
     def is_repeated(self, sink: str, batch_id: int, token: str, sequence: int) -> bool:
-        """Whether this block is there already; False when it is the next.
+        """Whether the broker has this block already; False when it is the next block.
 
         Raises:
-            Refusal: the token is another sink's or batch's, or blocks before this one are missing.
+            Refusal: the token belongs to another sink or batch, or earlier blocks are missing.
         """
-        known = self._tokens.get(token)
-        if known is not None and (known.sink, known.batch_id) != (sink, batch_id):
-            raise _foreign(known, sink, batch_id)
-        following = 0 if known is None else len(known.blocks)
+        staged = self._tokens.get(token)
+        if staged is not None and (staged.sink, staged.batch_id) != (sink, batch_id):
+            raise _foreign(staged, sink, batch_id)
+        following = 0 if staged is None else len(staged.blocks)
         if sequence > following:
             raise Refusal(
                 ResponseCode.QUERY_NOT_FOUND,
@@ -89,17 +89,17 @@ class StagedTokens:
 
     def add(
         self,
-        names: tuple[str, str, int, str],
+        name: tuple[str, str, int, str],
         block: StagedBlock,
         data: bytes | memoryview,
         now_ms: int,
     ) -> None:
-        """Note a block that was put; `names` are token, sink, batch id and part."""
-        token = self._tokens.get(names[0])
+        """Add a block that the store has; `name` has token, sink, batch id and part."""
+        token = self._tokens.get(name[0])
         if token is None:
-            token = StagedToken(*names, now_ms)
+            token = StagedToken(*name, now_ms)
             token.blocks = []
-            self._tokens[names[0]] = token
+            self._tokens[name[0]] = token
         token.blocks.append(block)
         token.rows += block.rows
         token.crc = zlib.crc32(data, token.crc)
@@ -108,12 +108,12 @@ class StagedTokens:
         self.byte_count += len(data)
 
     def check(self, sink: str, batch_id: int, claims: Iterable[TokenClaim]) -> list[StagedToken]:
-        """The tokens a publish names, if each is here as it claims.
+        """The tokens that a publish names; each has the rows and the CRC that the publish claims.
 
         Raises:
-            Refusal: one is missing, incomplete, named twice, or of another sink or batch.
+            Refusal: a token is missing, incomplete, named twice, or of another sink or batch.
         """
-        found: dict[str, StagedToken] = {}
+        checked: dict[str, StagedToken] = {}
         for claim in claims:
             token = self._tokens.get(claim.token)
             if token is None:
@@ -124,7 +124,7 @@ class StagedTokens:
                 )
             if (token.sink, token.batch_id) != (sink, batch_id):
                 raise _foreign(token, sink, batch_id)
-            if claim.token in found:
+            if claim.token in checked:
                 raise Refusal(
                     ResponseCode.INVALID_PARAMETER,
                     f"token {claim.token} is named twice; name each part once",
@@ -136,11 +136,11 @@ class StagedTokens:
                     f"with CRC {token.crc:#010x}, the part claims {claim.rows} with "
                     f"{claim.crc:#010x}; stage the batch again",
                 )
-            found[claim.token] = token
-        return list(found.values())
+            checked[claim.token] = token
+        return list(checked.values())
 
     def drop(self, tokens: Iterable[StagedToken]) -> int:
-        """Forget tokens; how many were there."""
+        """Remove tokens and count those that were in the table."""
         count = 0
         for token in tokens:
             if self._tokens.pop(token.token, None) is not None:
@@ -150,7 +150,7 @@ class StagedTokens:
         return count
 
     def up_to(self, sink: str, batch_id: int) -> list[StagedToken]:
-        """Tokens of a sink that can never be published: their batch was."""
+        """Tokens of a sink that can never be published, because their batch or a later one was."""
         return [
             token
             for token in self._tokens.values()
@@ -158,7 +158,7 @@ class StagedTokens:
         ]
 
     def before(self, time_ms: int) -> list[StagedToken]:
-        """Tokens that got their last block before a time."""
+        """Tokens whose last block came before a time."""
         return [token for token in self._tokens.values() if token.updated_ms < time_ms]
 
     @property
@@ -168,15 +168,14 @@ class StagedTokens:
             return token.blocks[0].physical_offset
         return None
 
-    @property
-    def first_queue_offset(self) -> int | None:
-        """The queue offset of the oldest block in the staged queue."""
+    def first_needed_offset(self, store: MessageStore) -> int:
+        """The offset in the staged queue from which the next start reads blocks."""
         for token in self._tokens.values():
             return token.blocks[0].queue_offset
-        return None
+        return store.end_of_queue(STAGED_TOPIC, 0)
 
     def listing(self, sink: str | None) -> list[StagedEntry]:
-        """Return the tokens of one sink, or of all, for LIST_STAGED."""
+        """The answer of LIST_STAGED: the tokens of one sink, or of all (None)."""
         return [
             StagedEntry(
                 token.token,
@@ -194,7 +193,7 @@ class StagedTokens:
 
 
 def blocks_of(tokens: Sequence[StagedToken]) -> list[StagedBlock]:
-    """The blocks of tokens in the order in which they are published."""
+    """The blocks of tokens in the order of their publication."""
     return [block for token in tokens for block in token.blocks]
 
 

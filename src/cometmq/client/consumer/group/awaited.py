@@ -1,10 +1,10 @@
-"""Topics that a consumer wants and that have no route yet.
+"""Waits for the topics of a consumer that have no route yet.
 
-A consumer may start before the first message creates its topic.  So the answer "no such topic" (17)
-is a reason to wait, as in Java (``MQClientInstance.updateTopicRouteInfoFromNameServer``).  A name
-server that never answers usually has a wrong address, so that is an error after one request
-timeout, in which a broken connection is made again.  The pauses between two fetches grow from one
-second to the interval of the ordinary refresh: most missing topics appear soon or stay away long.
+A consumer may start before the first message creates its topic.  So it waits after the answer "no
+such topic" (17), as Java's does (``MQClientInstance.updateTopicRouteInfoFromNameServer``).  A name
+server that does not answer within one request timeout usually has a wrong address, so that is an
+error; within this time the client reconnects.  The pauses between two fetches grow from one second
+to the interval of the ordinary refresh, because a missing topic appears either soon or much later.
 """
 
 import asyncio
@@ -41,8 +41,11 @@ class AwaitedTopics:
     def __contains__(self, topic: str) -> bool:
         return topic in self._topics
 
-    async def learn(self, topic: str) -> None:
+    async def learn(self, topic: str) -> bool:
         """Fetch a topic's route, or wait for it in the background if there is none.
+
+        Returns:
+            Whether a name server has said which queues the topic has; none is an answer too.
 
         Raises:
             ClientError: no name server has answered within the request timeout.
@@ -54,26 +57,27 @@ class AwaitedTopics:
             try:
                 if await routes.refresh(topic) is None:
                     self.add(topic)
-                    return
+                    return True
             except (AccessDenied, TlsFailed):
                 raise  # waiting does not help
             except ClientError as error:
                 if routes.has_answered:
                     self.add(topic, error)
-                    return
+                    return False
                 if loop.time() >= deadline:
                     raise
                 await asyncio.sleep(RECONNECT_PAUSE_S)
             except CometError as error:
                 self.add(topic, error)
-                return
+                return False
+        return True
 
     def add(self, topic: str, cause: CometError | None = None) -> None:
         """Wait for a topic, and log so once."""
         if topic in self._topics:
             return
         self._topics.add(topic)
-        # The next heartbeat creates the group's own retry topic: no reason to warn.
+        # The next heartbeat creates the group's own retry topic, so that is no warning.
         log.log(
             logging.DEBUG if topic.startswith(RETRY_PREFIX) else logging.WARNING,
             "group %s waits for the topic %s: %s; it is consumed as soon as a name server (%s) "

@@ -13,13 +13,14 @@ import traceback
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
+from cometmq.client.base.namespace import Namespace
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.queue.assignment import Assignment
 from cometmq.codec.stored_message import decode_message
 from cometmq.errors import CometError, ResponseCode
 from cometmq.model import MessageModel, MessageQueue, SubscriptionData
 from cometmq.net.channel import Channel
-from cometmq.wire.body.bodies import (
+from cometmq.wire.body.client import (
     ConsumeDirectlyResult,
     ConsumerRunningInfo,
     ConsumerStatusBody,
@@ -64,6 +65,11 @@ class BrokerFacing(Protocol):
     @property
     def started_ms(self) -> int:
         """When the consumer was started."""
+        ...
+
+    @property
+    def namespace(self) -> Namespace:
+        """Translates the names in bodies."""
         ...
 
     def rebalance_soon(self) -> None:
@@ -115,7 +121,9 @@ def serve_broker(
     if code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
         header = ResetOffsetHeader.from_command(command)
         if header.group == consumer.group and command.body:
-            consumer.apply_offset_reset(header.topic, ResetOffsetBody.decode(command.body).offsets)
+            unwrap = consumer.namespace.unwrap_queue
+            offsets = ResetOffsetBody.decode(command.body).offsets.items()
+            consumer.apply_offset_reset(header.topic, {unwrap(q): n for q, n in offsets})
         return None
     if code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
         return _status(consumer, command)
@@ -135,7 +143,7 @@ def _status(consumer: BrokerFacing, command: RemotingCommand) -> RemotingCommand
     table: dict[MessageQueue, int] = {}
     if header.group == consumer.group:
         table = {
-            queue: assignment.process_queue.commit_offset
+            consumer.namespace.wrap_queue(queue): assignment.process_queue.commit_offset
             for queue, assignment in consumer.assignments.items()
             if queue.topic == header.topic
         }
@@ -153,7 +161,7 @@ def _running_info(consumer: BrokerFacing, command: RemotingCommand) -> RemotingC
     if header.consumer_group != consumer.group:
         return _unknown_group(command, header.consumer_group)
     queue_table = {
-        queue: {
+        consumer.namespace.wrap_queue(queue): {
             "cachedMsgCount": assignment.process_queue.count,
             "cachedMsgMaxOffset": assignment.process_queue.last_outstanding or 0,
             "cachedMsgMinOffset": assignment.process_queue.first_outstanding or 0,
@@ -182,7 +190,9 @@ def _running_info(consumer: BrokerFacing, command: RemotingCommand) -> RemotingC
             "PROP_THREADPOOL_CORE_SIZE": str(consumer.concurrency()),
             "messageModel": "CLUSTERING" if is_clustering else "BROADCASTING",
         },
-        subscriptions=tuple(consumer.subscriptions.values()),
+        subscriptions=tuple(
+            map(consumer.namespace.wrap_subscription, consumer.subscriptions.values())
+        ),
         queue_table=queue_table,
         status_table=consumer.status_table(),
         jstack=_stacks() if header.jstack_enable else None,
@@ -222,13 +232,15 @@ async def _run_directly(
     try:
         stored = decode_message(command.body, 0)
         message = ReceivedMessage(
-            MessageQueue(stored.topic, header.broker_name or "", stored.queue_id),
+            consumer.namespace.unwrap_queue(
+                MessageQueue(stored.topic, header.broker_name or "", stored.queue_id)
+            ),
             stored.queue_offset,
             len(command.body),
             command.body,
             0,
             stored,
-        )
+        ).within(consumer.namespace.name)
         outcome = await consumer.run_directly(message)
         result = "CR_SUCCESS" if outcome is None else "CR_LATER"
     except CometError as error:

@@ -1,9 +1,14 @@
-"""Where a group begins that has no stored offset: the setting, and the offset it means.
+"""The offset at which a group without a stored offset begins, from the setting ``consume_from``.
 
 A group begins at the end of a queue unless the program says otherwise.  A retry topic is always
 read from its first message (docs/internals/delivery.md#where-a-group-starts).
+
+"The end" is the end at the time when the consumer began to consume the topic.  A queue that did not
+exist then is read from its smallest offset.  A queue whose end could not be asked then, because its
+broker did not answer, is read from the first message stored since.
 """
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, TypeAlias
 
@@ -13,7 +18,7 @@ from cometmq.errors import ConfigError, ConfigTypeError
 from cometmq.model import ConsumeFromWhere, MessageQueue
 from cometmq.model.names import RETRY_PREFIX
 
-__all__ = ["StartFrom", "first_offset", "parse_start"]
+__all__ = ["StartFrom", "TopicStart", "first_offset", "parse_start"]
 
 StartFrom: TypeAlias = str | int | datetime | ConsumeFromWhere
 """``"last"``, ``"first"``, ms since 1970, an aware datetime, or a `ConsumeFromWhere`."""
@@ -52,6 +57,17 @@ def parse_start(start: StartFrom) -> tuple[ConsumeFromWhere, int | None]:
     return where, None
 
 
+@dataclass(slots=True)
+class TopicStart:
+    """When a consumer began to consume a topic, and which queues the topic had then."""
+
+    began_ms: int
+    queues: frozenset[MessageQueue] | None
+    """None until a name server has answered."""
+    is_joining: bool = True
+    """Whether the consumer has not yet taken its first share of the queues."""
+
+
 async def first_offset(
     calls: BrokerCalls,
     address: str,
@@ -59,8 +75,12 @@ async def first_offset(
     where: ConsumeFromWhere,
     timestamp_ms: int | None,
     now_ms: int,
+    start: TopicStart | None,
 ) -> int:
     """The offset at which a group without a stored offset begins to read a queue.
+
+    Args:
+        start: None for a queue that the program assigned by hand.
 
     Raises:
         CometError: the broker does not answer, or refuses.
@@ -75,4 +95,8 @@ async def first_offset(
         ConsumeFromWhere.CONSUME_FROM_MIN_OFFSET,
     ):
         return await calls.min_offset(address, queue)
+    if start is not None and start.queues is not None and queue not in start.queues:
+        return await calls.min_offset(address, queue)
+    if start is not None and not start.is_joining:
+        return await calls.search_offset(address, queue, start.began_ms)
     return await calls.max_offset(address, queue)

@@ -22,10 +22,17 @@ from cometmq.client.base import fork
 from cometmq.client.base.arguments import check_callable, checked_text, checked_topic
 from cometmq.client.base.calls import BrokerCalls
 from cometmq.client.base.instance import ClientInstance
+from cometmq.client.base.namespace import Namespace
 from cometmq.client.base.options import ClientOptions
+from cometmq.client.base.sandbox import LOOK_INTERVAL_MS, SandboxFilter, group_in
 from cometmq.client.consumer.group.awaited import AwaitedTopics
 from cometmq.client.consumer.group.broker_requests import serve_broker
-from cometmq.client.consumer.group.first_offset import StartFrom, first_offset, parse_start
+from cometmq.client.consumer.group.first_offset import (
+    StartFrom,
+    TopicStart,
+    first_offset,
+    parse_start,
+)
 from cometmq.client.consumer.group.watchdog import (
     WATCH_INTERVAL_S,
     WATCH_PATIENCE_MS,
@@ -50,8 +57,9 @@ from cometmq.model import (
     SubscriptionData,
 )
 from cometmq.model.names import RETRY_PREFIX, retry_topic
+from cometmq.model.offsets import ConsumerOffset
 from cometmq.net.channel import Channel
-from cometmq.wire.body.bodies import ConsumerData
+from cometmq.wire.body.client import ConsumerData
 from cometmq.wire.command.command import RemotingCommand
 
 __all__ = ["GroupConsumer", "RebalanceListener"]
@@ -83,11 +91,18 @@ class Running:
 
 
 class GroupConsumer(ABC):
-    """Base of the consumers that belong to a group."""
+    """Base of the consumers that belong to a group.
+
+    Raises:
+        ConfigError: an argument is not accepted; the text names it.
+    """
 
     _consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
     _uses_retry_topic = True
+    _commits_by_itself = True
     is_orderly = False
+    _start_advice = "use `async with` or await start()"
+    """What the error of a use before the start tells the program to do."""
 
     def __init__(
         self,
@@ -106,6 +121,11 @@ class GroupConsumer(ABC):
             check_callable("rebalance_listener", rebalance_listener)
         if message_model == MessageModel.BROADCASTING and options.instance_name is None:
             # The client id names the local offset file, so it must survive a restart.
+            if options.connection is not None:
+                raise ConfigError(
+                    "a broadcasting consumer keeps its offsets in a file that the client id names; "
+                    "give its Connection an instance_name="
+                )
             options = replace(options, instance_name="DEFAULT")
         if isinstance(strategy, str):
             strategy = strategy_by_name(strategy)
@@ -114,23 +134,30 @@ class GroupConsumer(ABC):
                 f"strategy is {strategy!r:.100}; give a name such as AVG, or an object with `name` "
                 "and `allocate`, such as AllocateAveragely()"
             )
-        self.group = group
+        self.group = group_in(group, options.sandbox)
+        self._main_group = group
         self._options = options
         self._model = message_model
         self._consume_from, self._consume_timestamp_ms = parse_start(consume_from)
         self._strategy: AllocateStrategy = strategy
         self._listener = rebalance_listener
         self._offset_folder = offset_folder
-        self._settings = settings
+        self._settings = replace(settings, group=self.group)
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._assignments: dict[MessageQueue, Assignment] = {}
+        self._topic_starts: dict[str, TopicStart] = {}
         self._running: Running | None = None
         self._started_ms = 0
         self._is_closed = False
         self._is_stopping = False
+        self._sandbox_filter: SandboxFilter | None = None
         self._is_by_hand = False
         """Whether the program assigned the queues, so that no rebalance does."""
         fork.register(self)
+
+    @abstractmethod
+    async def shutdown(self) -> None:
+        """Stop pulling, commit, leave the group and disconnect."""
 
     # -- hooks ------------------------------------------------------------------------------
 
@@ -158,7 +185,7 @@ class GroupConsumer(ABC):
         """The subscription that a topic's loops pull with."""
         return self._subscriptions[topic]
 
-    def _commit_offset(self, assignment: Assignment) -> int:
+    def _commit_offset(self, assignment: Assignment) -> ConsumerOffset:
         """The offset that may be committed now."""
         return assignment.process_queue.commit_offset
 
@@ -167,7 +194,11 @@ class GroupConsumer(ABC):
         return False
 
     async def run_directly(self, message: ReceivedMessage) -> Any:
-        """Handle a message that a broker sends with code 309."""
+        """Handle a message that a broker sends with code 309.
+
+        Raises:
+            CometError: this consumer has no handler.
+        """
         raise CometError("this kind of consumer has no handler")
 
     # -- life -------------------------------------------------------------------------------
@@ -176,6 +207,16 @@ class GroupConsumer(ABC):
     def client_id(self) -> str | None:
         """This consumer's id at the brokers, once started."""
         return self._instance.client_id if self._instance is not None else None
+
+    def update_name_servers(self, name_server: str | Sequence[str]) -> None:
+        """Use other name servers from now on: the next request goes to one of them.
+
+        Takes what ``name_server=`` takes.  May be called before the start and in any thread.
+
+        Raises:
+            ConfigError: an entry is neither ``host:port`` nor the URL of an address server.
+        """
+        self._options.name_servers.change(name_server)
 
     @property
     def _instance(self) -> ClientInstance | None:
@@ -216,14 +257,15 @@ class GroupConsumer(ABC):
         if self._running is None:
             self._check_open()
             raise ClientClosed(
-                f"the consumer of group {self.group} is not started in this process; use "
-                "`async with` or await start()"
+                f"the consumer of group {self.group} is not started in this process; "
+                f"{self._start_advice}"
             )
         return self._running
 
     def _start_running(self) -> Running:
         self._started_ms = self._options.env.clock.now_ms()
-        instance = ClientInstance(self._options, self, None)
+        self._topic_starts.clear()
+        instance = ClientInstance(self._options, self, None, f"consumer of group {self.group}")
         calls = BrokerCalls(instance.io, self._options.request_timeout_ms)
         self._running = Running(
             instance,
@@ -235,11 +277,23 @@ class GroupConsumer(ABC):
             asyncio.Lock(),
         )
         instance.start()
+        sandbox = self._options.sandbox
+        if sandbox is not None:
+            chosen = SandboxFilter(
+                sandbox, self._main_group, calls, instance.routes, instance.spawn
+            )
+            self._sandbox_filter = chosen
+            instance.spawn(instance.every(LOOK_INTERVAL_MS, chosen.refresh), "sandboxes")
         return self._running
 
     def _offset_store(self, instance: ClientInstance, calls: BrokerCalls) -> OffsetStore:
         if self._model == MessageModel.BROADCASTING:
-            return LocalOffsets(instance.client_id, self.group, self._offset_folder)
+            return LocalOffsets(
+                instance.client_id,
+                self.group,
+                self._offset_folder,
+                namespace=self._options.namespace,
+            )
         return BrokerOffsets(self.group, calls, instance.routes)
 
     async def _join(self) -> None:
@@ -250,26 +304,46 @@ class GroupConsumer(ABC):
             self._subscribe(retry_topic(self.group), "*")
         for topic in list(self._subscriptions):
             if not topic.startswith(RETRY_PREFIX):  # the heartbeat makes the broker create it
-                await running.awaited.learn(topic)
+                await self._begin_topic(topic)
         await self._check_expressions(running)
         await instance.introduce()
-        await self._rebalance_round()
+        await self._take_first_share()
         instance.spawn(self._rebalance_forever(), "rebalance")
         instance.spawn(
             instance.every(self._options.persist_interval_ms, self.commit_changed), "persist"
         )
         instance.spawn(instance.every(int(WATCH_INTERVAL_S * 1000), self.watch), "watchdog")
 
+    async def _begin_topic(self, topic: str) -> None:
+        """Learn a topic's route, and note which queues it has now."""
+        running = self._ready()
+        start = TopicStart(self.now_ms(), None)
+        is_answered = await running.awaited.learn(topic)
+        if topic not in self._topic_starts:
+            self._topic_starts[topic] = start
+            if is_answered:
+                start.queues = self._route_queues(topic)
+
+    def _route_queues(self, topic: str) -> frozenset[MessageQueue]:
+        route = self._ready().instance.routes.cached(topic)
+        return frozenset() if route is None else frozenset(subscribe_queues(topic, route))
+
+    async def _take_first_share(self) -> None:
+        """Rebalance for the first time since topics were added."""
+        await self._rebalance_round()
+        for start in self._topic_starts.values():
+            start.is_joining = False
+
     async def _add_topic(self, topic: str) -> None:
         """Add a topic, or change the expression of one, while running."""
         running = self._ready()
-        await running.awaited.learn(topic)
+        await self._begin_topic(topic)
         await self._check_expressions(running)
         for queue in [queue for queue in self._assignments if queue.topic == topic]:
             # A loop keeps the expression it was made with.
             await self._give_up(queue)
         await running.instance.heartbeat()
-        await self._rebalance_round()
+        await self._take_first_share()
 
     async def _check_expressions(self, running: Running) -> None:
         """Have brokers compile SQL92 expressions before anything depends on them."""
@@ -319,11 +393,13 @@ class GroupConsumer(ABC):
                 pass
             event.clear()
             pause_s = self._options.rebalance_interval_ms / 1000
+            outages = self._ready().instance.io.outages
             try:
                 if not await self._rebalance_round():
                     pause_s = REBALANCE_RETRY_S
+                outages.ended(f"rebalance of group {self.group}")
             except CometError as error:
-                log.warning("rebalance of group %s: %s", self.group, error)
+                outages.failed(f"rebalance of group {self.group}", error)
                 pause_s = REBALANCE_RETRY_S
             except Exception:
                 # A strategy or listener of the program may raise anything; the loop continues.
@@ -359,6 +435,10 @@ class GroupConsumer(ABC):
                 if not self._is_by_hand:
                     await self._give_up(queue)
                     removed.append(queue)
+            for topic in self._topic_starts.keys() - self._subscriptions.keys():
+                del self._topic_starts[topic]
+            if added and self._model == MessageModel.BROADCASTING:
+                await self.commit_changed()  # one file has the starts of all queues
         if added or removed:
             log.info(
                 "group %s, client %s: added %s, removed %s, has %d queues",
@@ -382,6 +462,9 @@ class GroupConsumer(ABC):
         if route is None:
             return None
         queues = subscribe_queues(topic, route)
+        began = self._topic_starts.get(topic)
+        if began is not None and began.queues is None:
+            began.queues = frozenset(queues)  # the first answer of a name server
         if self._model == MessageModel.BROADCASTING or not queues:
             return set(queues)
         names = [broker.broker_name for broker in route.broker_datas]
@@ -390,11 +473,13 @@ class GroupConsumer(ABC):
             address = instance.routes.any_address(name)
             if address is None:
                 continue
+            listing = f"list of the members of {self.group} at {address}"
             try:
                 members = await running.calls.consumer_ids(address, self.group)
             except CometError as error:
-                log.info("%s did not list the members of %s: %s", address, self.group, error)
+                instance.io.outages.failed(listing, error, level=logging.INFO)
                 continue
+            instance.io.outages.ended(listing)
             if instance.client_id in members:
                 return set(self._strategy.allocate(self.group, instance.client_id, queues, members))
             # This broker lacks our heartbeat; without it no member counts us.
@@ -402,16 +487,18 @@ class GroupConsumer(ABC):
         return None
 
     async def _acquire(self, queues: list[MessageQueue]) -> list[MessageQueue]:
-        """The queues, out of these of our share, that may be started now."""
+        """Those of these queues of our share that may be started now."""
         return queues
 
     async def _start_queue(self, queue: MessageQueue) -> bool:
         """Start to pull a queue at its stored or first offset; False to try again soon."""
+        outages = self._ready().instance.io.outages
         try:
             queue_offset = await self._start_offset(queue)
         except CometError as error:
-            log.warning("the offset of %s could not be read, trying again: %s", queue, error)
+            outages.failed(f"reading the offset of {queue}", error)
             return False
+        outages.ended(f"reading the offset of {queue}")
         # A handler may have unsubscribed in the meantime.
         if not self._is_stopping and queue.topic in self._subscriptions:
             self._begin(queue, queue_offset)
@@ -426,6 +513,7 @@ class GroupConsumer(ABC):
             self._subscription_of(queue.topic),
             self._settings,
             self,
+            None if queue.topic.startswith(RETRY_PREFIX) else self._sandbox_filter,
         )
         assignment = Assignment(loop, QueueWatch(queue, WATCH_PATIENCE_MS, now_ms))
         self._assignments[queue] = assignment
@@ -434,19 +522,25 @@ class GroupConsumer(ABC):
         return assignment
 
     async def _start_offset(self, queue: MessageQueue) -> int:
-        """The stored offset, else the one where the group is to begin."""
+        """The stored offset; without one, the offset at which the group begins."""
         running = self._ready()
         stored = await running.offsets.read(queue)
         if stored is not None and stored >= 0:
             return stored
-        return await first_offset(
+        queue_offset = await first_offset(
             running.calls,
             self._address(queue),
             queue,
             self._consume_from,
             self._consume_timestamp_ms,
             self.now_ms(),
+            self._topic_starts.get(queue.topic),
         )
+        if self._model == MessageModel.CLUSTERING and self._commits_by_itself:
+            # Otherwise a member that ends before its first commit would let the group begin again,
+            # at a later end of the queue.
+            await running.offsets.write({queue: ConsumerOffset(queue_offset)}, wait=False)
+        return queue_offset
 
     def _address(self, queue: MessageQueue) -> str:
         address = self._ready().instance.routes.any_address(queue.broker_name)
@@ -520,7 +614,7 @@ class GroupConsumer(ABC):
         await self._commit(list(self._assignments.values()), wait=False)
 
     async def _commit(self, assignments: Iterable[Assignment], *, wait: bool) -> None:
-        changed: dict[MessageQueue, int] = {}
+        changed: dict[MessageQueue, ConsumerOffset] = {}
         for assignment in assignments:
             if assignment.process_queue.dropped:
                 continue
@@ -534,7 +628,7 @@ class GroupConsumer(ABC):
     # -- watchdog ---------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Compare every queue with its broker's end and restart the loops that stand still."""
+        """Compare each queue with its end at the broker, and restart the loops without progress."""
         await self._ready().watchdog.check_all()
 
     async def _broker_end(self, queue: MessageQueue) -> int:
@@ -544,12 +638,16 @@ class GroupConsumer(ABC):
 
     def consumer_data(self) -> ConsumerData | None:
         """This consumer's part of the heartbeat."""
+        namespace = self._options.namespace
         return ConsumerData(
-            self.group,
+            namespace.wrap(self.group),
             self._consume_type,
             self._model,
             self._consume_from,
-            tuple(self._subscriptions[topic] for topic in sorted(self._subscriptions)),
+            tuple(
+                namespace.wrap_subscription(self._subscriptions[topic])
+                for topic in sorted(self._subscriptions)
+            ),
         )
 
     def topics(self) -> set[str]:
@@ -559,6 +657,11 @@ class GroupConsumer(ABC):
     def routes_changed(self, topic: str) -> None:
         """Rebalance, because a route has changed."""
         self.rebalance_soon()
+
+    def takes(self, command: RemotingCommand) -> bool:
+        """Whether a broker's request names this consumer's group."""
+        fields = command.ext_fields
+        return self.group in (fields.get("consumerGroup"), fields.get("group"))
 
     def serve(self, channel: Channel, command: RemotingCommand) -> RemotingCommand | None:
         """Answer a broker's request (40, 220, 221, 307 or 309)."""
@@ -570,7 +673,12 @@ class GroupConsumer(ABC):
 
     def name_servers(self) -> tuple[str, ...]:
         """Addresses of the name servers."""
-        return self._options.name_servers
+        return self._options.name_servers.addresses
+
+    @property
+    def namespace(self) -> Namespace:
+        """Translates the names in bodies of brokers' requests."""
+        return self._options.namespace
 
     def now_ms(self) -> int:
         """Wall-clock time of this client."""

@@ -1,4 +1,4 @@
-"""The watchdog of a consumer: restarts pull loops that stand still, and measures rates.
+"""The watchdog of a consumer: restarts pull loops without progress, and measures rates.
 
 ``core.consume.watchdog`` judges a queue; this module measures it and acts on the verdict.  The
 watchdog asks the brokers for their end offsets itself, because a dead pull loop would not.
@@ -48,7 +48,7 @@ class Watchdog:
         self._now_ms = now_ms
 
     async def check_all(self) -> None:
-        """Compare every queue with its broker's end and restart the loops that stand still."""
+        """Compare each queue with its end at the broker, and restart the loops without progress."""
         for assignment in list(self._assignments.values()):
             await self._check(assignment)
 
@@ -83,10 +83,10 @@ class Watchdog:
             loop.restart()
         elif verdict is QueueHealth.HANDLERS_STUCK:
             log.warning(
-                "handlers of group %s do not finish; %s; the pull loop waits because: %s",
+                "handlers of group %s do not finish; %s; the pull loop waits: %s",
                 self._group,
                 assignment.watch.describe(now_ms),
-                loop.hold_reason or "it does not wait",
+                loop.hold_reason or "no",
             )
             assignment.watch.restarted(now_ms)
 

@@ -32,20 +32,20 @@ class ParkedLane:
 
     @property
     def message_group(self) -> str:
-        """Its message group; empty for messages without one."""
+        """The message group of the lane; empty for messages without a group."""
         return self.name.partition("/")[2]
 
     async def messages(
         self, reader: QueueReader, count_max: int
     ) -> AsyncIterator[tuple[ParkedMessage, ReceivedMessage]]:
-        """The first of its messages, in their order."""
+        """The first ``count_max`` messages of the lane, in order."""
         messages = list(islice(self.lane.messages, count_max))
         async for one, message in read_parked(reader, self.queue, messages):
             yield one, message
 
 
 def parking_groups(topics: Sequence[str]) -> list[str]:
-    """Groups among a cluster's topics that have a parking topic."""
+    """The consumer groups whose parking topic is among a cluster's topics."""
     return sorted(
         topic.removeprefix(PARK_PREFIX) for topic in topics if topic.startswith(PARK_PREFIX)
     )

@@ -26,6 +26,7 @@ from cometmq.errors import CodecError, NoRoute, RemoteError, ResponseCode, remot
 from cometmq.model import MessageQueue
 from cometmq.model.flags import COMPRESSED, COMPRESSION_MASK, PERM_READ, PERM_WRITE
 from cometmq.model.names import CLIENT_INNER_PRODUCER, DEFAULT_TOPIC, park_topic
+from cometmq.model.offsets import ConsumerOffset
 from cometmq.net.env import Clock
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import RemotingCommand
@@ -110,7 +111,7 @@ class ParkingQueue:
     async def commit(self, park_offset: int) -> None:
         """Store the offset at which other readers may begin."""
         await self.reader.calls.commit(
-            self._address(), self.group, self.queue, park_offset, wait=False
+            self._address(), self.group, self.queue, ConsumerOffset(park_offset), wait=False
         )
 
     # -- reading ----------------------------------------------------------------------------
@@ -173,14 +174,14 @@ class ParkingQueue:
     async def append_moved(
         self, lane: str, parked: ParkedMessage, message: ReceivedMessage, move: str
     ) -> int:
-        """Append a copy of a parked copy, for a move, and return its offset."""
+        """Append a `moved` copy of a parked copy, and return its offset."""
         properties = moved_properties(
             message.properties, lane=lane, topic=message.topic, message=parked, move=move
         )
         return await self.append_copy(message, properties)
 
     async def append_move(self, lane: str, move: str, count: int) -> int:
-        """End a move of ``count`` copies, or give it up with 0."""
+        """End a move of ``count`` copies; a count of 0 abandons the move."""
         properties = move_properties(lane, move, count)
         return await self._append(f"move {lane}".encode(), properties, 0, 0, 0)
 
@@ -220,5 +221,5 @@ def read_record(message: ReceivedMessage) -> ParkRecord | None:
             body_bytes=len(message.body),
         )
     except CodecError as error:
-        log.warning("%s is passed over: %s", message.message_queue, error)
+        log.warning("a record of %s is skipped: %s", message.message_queue, error)
         return None

@@ -48,7 +48,7 @@ class LaneMover:
 
     Args:
         lanes: the lanes of the log as read so far.
-        may_move: whether a lane is this member's to move now.
+        may_move: whether this member may move a lane now.
         read_up_to: waits until the log was read up to an offset.
     """
 
@@ -75,7 +75,7 @@ class LaneMover:
             try:
                 await self.move_old()
             except CometError as error:
-                log.warning("%s: parked messages are not moved on: %s", self._queue.queue, error)
+                log.warning("%s: parked messages were not moved: %s", self._queue.queue, error)
 
     async def move_old(self) -> int:
         """Move the lanes that are old enough, and return their number.
@@ -128,5 +128,7 @@ class LaneMover:
         end = await self._queue.append_move(name, move, count if is_fit else 0)
         await self._read_up_to(end + 1)
         if is_fit:
-            log.info("%s: %d messages of %r were moved on", self._queue.queue, count, name)
+            log.info(
+                "%s: %d messages of %r were moved to the log's end", self._queue.queue, count, name
+            )
         return is_fit

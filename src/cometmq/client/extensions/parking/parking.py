@@ -1,12 +1,12 @@
 """Parking in an ordered consumer: puts failed message groups aside and retries them in order.
 
-It follows the parking logs of the brokers whose queues this consumer has, sends the messages to
-park, and runs the messages that an operator wants retried.  `core.extensions.parking` defines the
+It reads the parking logs of the brokers whose queues this consumer has, appends the messages to
+park, and runs the messages that an operator wants to retry.  `core.extensions.parking` defines the
 records and explains why the order holds.
 
-All knowledge of parked lanes comes from reading the log; a sent copy counts when it was read back.
-A lane is *closed*, so that none of its messages may run, from the moment one of them is passed to
-`park` until none of them is in the log or on its way there.
+The state of the lanes comes only from reading the log, so a copy counts when it was read back.  A
+lane is *closed* from the moment one of its messages is passed to `park` until none is in the log or
+on its way there.  No message of a closed lane may run.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol
 from cometmq.client.base.reading import QueueReader
 from cometmq.client.extensions.parking.log import ParkingQueue, read_record
 from cometmq.client.extensions.parking.moving import LaneMover, read_parked
+from cometmq.client.handling.failures import follows, log_failure
 from cometmq.client.handling.handlers import (
     Outcome,
     outcome_of,
@@ -169,7 +170,8 @@ class Parking:
         except TimeoutError:
             raise RequestTimeout(
                 f"{broker_log.queue.queue} was read up to {broker_log.log.next_offset} of {end} in "
-                f"{READY_S:.0f} s; until it is read nobody knows what is parked"
+                f"{READY_S:.0f} s; the queue starts when the log is read, because messages of "
+                "parked groups must not run"
             ) from None
 
     def mover(self, broker_log: _BrokerLog) -> LaneMover:
@@ -202,7 +204,7 @@ class Parking:
             del self._queues[assignment.queue]
 
     async def leave(self, assignment: Assignment) -> None:
-        """Before a queue is handed over, wait for its retries and its messages to park."""
+        """Before a queue is handed over, wait for its retries and for its copies on their way."""
         self.removed(assignment)
         for queue, ended in list(self._retrying.values()):
             if queue == assignment.queue:
@@ -210,7 +212,7 @@ class Parking:
         await self._arrival(assignment)
 
     async def _arrival(self, assignment: Assignment) -> None:
-        """Wait until all of a queue's messages to park are parked, or the queue is lost."""
+        """Wait until all copies of a queue have arrived in the log, or the queue is lost."""
         while not assignment.process_queue.dropped and any(  # noqa: ASYNC110 - a lost lock is no event
             item.assignment is assignment for item in self._on_their_way()
         ):
@@ -231,7 +233,7 @@ class Parking:
                     await self._arrival(assignment)
         except TimeoutError:
             log.warning(
-                "group %s: %d messages to be parked did not get there in time; they come again",
+                "group %s: %d messages were not parked in time; they are delivered again",
                 self._host.group,
                 sum(self._moving.values()),
             )
@@ -281,7 +283,7 @@ class Parking:
     def park(
         self, assignment: Assignment, message: ReceivedMessage, kind: ParkKind, reason: str = ""
     ) -> None:
-        """Send a message to the log; once it is there it counts as consumed."""
+        """Append a message to the log; it counts as consumed when its copy was read back."""
         lane = self.lane_of(message)
         if kind is ParkKind.FAILED and lane in self._moving:
             kind = ParkKind.BEHIND
@@ -313,7 +315,7 @@ class Parking:
                 )
             except CometError as error:
                 log.warning(
-                    "%s at %d is not parked yet, again in %.0f s: %s",
+                    "%s at %d is not parked yet; next try in %.0f s: %s",
                     item.message.message_queue,
                     item.message.queue_offset,
                     PAUSE_S,
@@ -370,7 +372,7 @@ class Parking:
 
     def _tell(self, message: ReceivedMessage, reason: str) -> None:
         log.warning(
-            "group %s: %s at %d failed too often, its message group %r is parked: %s",
+            "group %s: the message at %s offset %d failed too often; its group %r is parked: %s",
             self._host.group,
             message.message_queue,
             message.queue_offset,
@@ -378,12 +380,11 @@ class Parking:
             reason or "the handler gave no reason",
         )
         if self._on_parked is not None:
-            self._host.spawn(self._alert(message, reason), "on-parked")
+            self._host.spawn(self._alert(self._on_parked, message, reason), "on-parked")
 
-    async def _alert(self, message: ReceivedMessage, reason: str) -> None:
-        assert self._on_parked is not None
+    async def _alert(self, on_parked: OnParked, message: ReceivedMessage, reason: str) -> None:
         try:
-            waiting = self._on_parked(message, reason)
+            waiting = on_parked(message, reason)
             if inspect.isawaitable(waiting):
                 await waiting
         except Exception:
@@ -406,7 +407,10 @@ class Parking:
         if is_moved and following < place:
             # The broker lost its newest records (a power cut with asynchronous flush).
             log.warning(
-                "%s ends at %d now, we were at %d", broker_log.queue.queue, following, place
+                "the broker lost records of %s: it ends at %d, we have read up to %d",
+                broker_log.queue.queue,
+                following,
+                place,
             )
             broker_log.log = ParkingLog(await broker_log.queue.start_offset())
             self._send_again(broker_log)
@@ -479,15 +483,15 @@ class Parking:
         some = list(islice(broker_log.log.lanes[name].messages, RETRY_COUNT))
         done_upto = -1
         fault: tuple[ReceivedMessage, str] | None = None
-        async for one, message in read_parked(self._reader, broker_log.queue, some):
+        async for entry, message in read_parked(self._reader, broker_log.queue, some):
             if not self._may_retry(broker_log, name, source):
                 break
-            if one.is_repeat or self._is_skipped(broker_log, name, one):
-                done_upto = one.park_offset
+            if entry.is_repeat or self._is_skipped(broker_log, name, entry):
+                done_upto = entry.park_offset
                 continue
             reason = await self._run(broker_log, name, source, message)
             if reason is None:
-                done_upto = one.park_offset
+                done_upto = entry.park_offset
                 continue
             if reason:
                 fault = message, reason
@@ -503,10 +507,10 @@ class Parking:
         await broker_log.read_up_to(end + 1)
         return fault is None and done_upto >= 0
 
-    def _is_skipped(self, broker_log: _BrokerLog, name: str, one: ParkedMessage) -> bool:
+    def _is_skipped(self, broker_log: _BrokerLog, name: str, entry: ParkedMessage) -> bool:
         """Whether an operator has skipped the message in the meantime."""
         lane = broker_log.log.lanes.get(name)
-        return lane is None or not lane.holds(one.park_offset, RETRY_COUNT)
+        return lane is None or not lane.holds(entry.park_offset, RETRY_COUNT)
 
     async def _run(
         self, broker_log: _BrokerLog, name: str, source: MessageQueue, message: ReceivedMessage
@@ -523,17 +527,18 @@ class Parking:
                 try:
                     outcome = await dispatcher.run_one(message)
                 except Exception as error:
-                    outcome = outcome_of(result_of_error(error, message))
+                    outcome = outcome_of(result_of_error(error))
             if outcome is None:
                 return None
+            decision = self._policy.after_failure(outcome, message.reconsume_times)
+            log_failure(self._host.group, message, outcome, follows(decision))
             if outcome == DELAY_LEVEL_DEAD_LETTER:
                 await self._bury(message)
                 return None
-            follows = self._policy.after_failure(outcome, message.reconsume_times)
-            if not isinstance(follows, Suspend):
+            if not isinstance(decision, Suspend):
                 return reason_of(outcome) or "the handler gave no reason"
             message.stored.reconsume_times += 1
-            await asyncio.sleep(follows.pause_ms / 1000)
+            await asyncio.sleep(decision.pause_ms / 1000)
         return ""
 
     async def _bury(self, message: ReceivedMessage) -> None:

@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from cometmq.client.base import fork
-from cometmq.client.base.options import ClientOptions
+from cometmq.client.base.instance import Bystander, ClientInstance
+from cometmq.client.base.options import ClientOptions, CommonOptions
 from cometmq.client.base.routes import RouteBook
-from cometmq.client.base.security import SecurityOptions
 from cometmq.client.base.transport import AsyncIo
 from cometmq.client.extensions.staging.calls import (
     BLOCK_BYTES,
@@ -80,11 +80,11 @@ class Staging:
         block_bytes: int = BLOCK_BYTES,
         owner: str = "",
         env: Environment | None = None,
-        **security: Unpack[SecurityOptions],
+        **common: Unpack[CommonOptions],
     ) -> None:
         self._options = ClientOptions.of(
-            name_server, env=env, request_timeout_ms=timeout_ms, **security
-        )
+            name_server, env=env, request_timeout_ms=timeout_ms, **common
+        ).of_whole_cluster("Staging")
         self._sink = sink
         self._publish_timeout_ms = publish_timeout_ms
         self._block_bytes = block_bytes
@@ -93,12 +93,20 @@ class Staging:
         fork.register(self)
 
     def _connect(self) -> None:
-        self._pool = ChannelPool(self._options.env, prepare=self._options.security.prepare)
-        io = AsyncIo(self._options.env, self._pool, _no_greeting)
+        options = self._options
+        self._instance: ClientInstance | None = None
+        if options.connection is not None:
+            self._instance = ClientInstance(options, Bystander(self.close), None)
+            self._pool = self._instance.pool
+            io, routes = self._instance.io, self._instance.routes
+        else:
+            self._pool = ChannelPool(options.env, prepare=options.security.prepare)
+            io = AsyncIo(options.env, self._pool, _no_greeting)
+            routes = RouteBook(io, options.name_servers, options.request_timeout_ms)
         self._calls = StagingCalls(
             io,
-            RouteBook(io, self._options.name_servers, self._options.request_timeout_ms),
-            self._options,
+            routes,
+            options,
             self._sink,
             publish_timeout_ms=self._publish_timeout_ms,
             block_bytes=self._block_bytes,
@@ -134,11 +142,26 @@ class Staging:
         """Remove the sink and its staged messages from all brokers; returns the tokens dropped."""
         return await self._calls.forget()
 
+    def update_name_servers(self, name_server: str | Sequence[str]) -> None:
+        """Use other name servers from now on: the next request goes to one of them.
+
+        Takes what ``name_server=`` takes.  May be called before the start and in any thread.
+
+        Raises:
+            ConfigError: an entry is neither ``host:port`` nor the URL of an address server.
+        """
+        self._options.name_servers.change(name_server)
+
     async def close(self) -> None:
         """Disconnect; staged messages stay on the brokers."""
-        await self._pool.close()
+        if self._instance is not None:
+            await self._instance.close({})
+        else:
+            await self._pool.close()
 
     async def __aenter__(self) -> Self:
+        if self._instance is not None:
+            self._instance.start()
         return self
 
     async def __aexit__(
@@ -151,8 +174,11 @@ class Staging:
 
     def after_fork(self) -> None:
         """In a child process: abandon the parent's connections and make new ones."""
-        fork.abandon_descriptors([channel.fileno() for channel in self._pool.channels()])
-        fork.keep_forever(self._pool)
+        if self._instance is not None:
+            self._instance.abandon()
+        else:
+            fork.abandon_descriptors([channel.fileno() for channel in self._pool.channels()])
+            fork.keep_forever(self._pool)
         self._connect()
 
 
@@ -161,14 +187,14 @@ async def list_staged(
     sink: str | None = None,
     *,
     timeout_ms: int = 10_000,
-    **security: Unpack[SecurityOptions],
+    **common: Unpack[CommonOptions],
 ) -> dict[str, StagedListing]:
     """The ledger and staged tokens of one sink, or of all, at each broker that can stage.
 
     Raises:
         CometError: no master is registered, or a broker refused or did not answer.
     """
-    staging = Staging(name_server, sink or "any", timeout_ms=timeout_ms, **security)
+    staging = Staging(name_server, sink or "any", timeout_ms=timeout_ms, **common)
     async with staging:
         calls = staging._calls
         listings: dict[str, StagedListing] = {}

@@ -5,23 +5,23 @@ next call complete an interrupted publish.
 
 One of the brokers, the sink's *home*, decides about a publish:
 
-1. every other broker confirms that it has its tokens whole and on stable storage (prepare);
-2. the home records the decision with the *plan*, the tokens of all brokers, and publishes;
-3. the others publish.
+1. every other broker confirms that it has its tokens complete and on stable storage (prepare);
+2. the home records its decision with the *plan*, the tokens of all brokers, and publishes;
+3. the other brokers publish.
 
-If a producer dies between 2 and 3, the home is ahead of the other brokers.  The next call of any
-producer finishes the home's plan first, and drops what it has itself staged for that batch: the
-rows of a replay may be on other brokers than those of the first attempt.
+If a producer dies between 2 and 3, only the home has published.  The next call of any producer
+completes the home's plan first and drops its own tokens of that batch, because a replay may have
+staged its rows on other brokers than the first attempt.
 
-The next producer must find the home, even when the home is down and the name server has forgotten
-it.  So every broker's ledger has a line on stable storage that names the home.  Before the first
-decision of a sink, and whenever a broker is new, `publish` sends the brokers without such a line an
-empty batch with the previous batch id.  Before batch 0 that is batch -1, which nothing else uses.
-A power cut can lose a line without messages that was not complete when it was read, so the empty
-batch is sent again.
+The next producer must learn which broker is the home, even while the home is down and no name
+server lists it.  So the ledger of every broker has a line on stable storage that names the home.
+Before the first decision of a sink, and whenever a broker is new, `publish` sends an empty batch
+with the previous batch id to the brokers without such a line.  Before batch 0 that is batch -1,
+which nothing else uses.  A power cut can lose a line that was read before it was on stable storage,
+so the empty batch is sent again.
 
-A sink may have an *owner*, a Spark query for example.  Tokens carry its name into the home's
-plan, and another owner is refused.
+A sink may have an *owner*, for example a Spark query.  The names of the tokens contain the owner's
+name, so it becomes part of the home's plan, and `publish` refuses another owner.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -73,7 +73,6 @@ __all__ = [
     "PublishResult",
     "PublishState",
     "StagedPart",
-    "StagedToken",
     "StagingCalls",
     "StagingQueues",
 ]
@@ -85,31 +84,22 @@ OWNER_CHARS_MAX: Final = 120
 
 
 class PublishState(StrEnum):
-    """Whether this call published the batch (PUBLISHED) or an earlier one had (ALREADY)."""
+    """PUBLISHED if this call published the batch, ALREADY if an earlier call did."""
 
     PUBLISHED = "PUBLISHED"
     ALREADY = "ALREADY"
 
 
 @dataclass(frozen=True, slots=True)
-class StagedToken:
-    """What a part staged on one broker: the token's name, how many messages, and their CRC32."""
-
-    token: str
-    rows: int
-    crc: int
-
-
-@dataclass(frozen=True, slots=True)
 class StagedPart:
-    """What one part of a batch staged, by broker name; small, and made to be pickled."""
+    """The messages that one part of a batch staged, by broker name.  It can be pickled."""
 
     sink: str
     batch_id: int
     part: str
-    tokens: Mapping[str, StagedToken]
+    tokens: Mapping[str, TokenClaim]
     rows: int
-    """Messages that were added, also those a broker refused because it has the batch."""
+    """How many messages were added, also at brokers that refused them as already published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +112,7 @@ class PublishResult:
 
 @dataclass(slots=True)
 class OpenToken:
-    """A token while it is written."""
+    """A token whose blocks are being sent."""
 
     token: str
     address: str
@@ -142,7 +132,11 @@ class StagingQueues:
 
 
 class StagingCalls:
-    """The requests of one sink."""
+    """The requests of one sink.
+
+    Raises:
+        ConfigError: the sink, the owner or a number is not accepted.
+    """
 
     def __init__(
         self,
@@ -209,7 +203,7 @@ class StagingCalls:
         Raises:
             NoRoute: no broker offers the topic, or it cannot be written.
         """
-        # A part may be the first of a long-lived sink for days, so the cached route may be old.
+        # Days may pass between two parts of a long-lived sink, so the cached route may be old.
         self._routes.forget(name)
         route = await self._routes.find_for_send(name)
         queues = publish_queues(name, route)
@@ -258,7 +252,7 @@ class StagingCalls:
         return True
 
     async def last_published(self) -> int | None:
-        """The highest batch id any broker has published for this sink, None for none."""
+        """The highest batch id that any broker has published for this sink; None without any."""
         entries = await self._entries(await self.masters(), ())
         # A line without messages at another broker only names the home.
         return max(
@@ -385,9 +379,9 @@ class StagingCalls:
         if self.owner and owner and owner != self.owner:
             raise ConfigError(
                 f"sink {self.sink!r} belongs to {owner}, which has published batch"
-                f" {decided.batch_id}, and this is {self.owner}. Nothing was published: go on as"
-                f" the former (a Spark query does with its checkpoint), take another name for the"
-                f" sink, or begin anew with: cometmq staged forget {self.sink}"
+                f" {decided.batch_id}, and this is {self.owner}. Nothing was published. Continue"
+                f" as that owner (a Spark query does so with its checkpoint), choose another name"
+                f" for the sink, or start again with: cometmq staged forget {self.sink}"
             )
 
     def _check_parts(self, batch_id: int, parts: Sequence[StagedPart]) -> None:
@@ -442,7 +436,7 @@ class StagingCalls:
         masters: Mapping[str, str],
         entries: dict[str, SinkEntry | None],
     ) -> None:
-        """Publish the home's last plan where that has not happened yet."""
+        """Publish the home's last plan on the brokers that have not published it yet."""
         if not decided.is_complete:
             # The home is still publishing or waits for its disk; this call waits for it.
             body = PublishBody(decided.plan.get(home, []), home)
@@ -513,8 +507,7 @@ class StagingCalls:
 def _plan_of(parts: Sequence[StagedPart]) -> dict[str, list[TokenClaim]]:
     plan: dict[str, list[TokenClaim]] = {}
     for part in parts:
-        for broker_name, staged in part.tokens.items():
-            claim = TokenClaim(staged.token, staged.rows, staged.crc)
+        for broker_name, claim in part.tokens.items():
             plan.setdefault(broker_name, []).append(claim)
     return plan
 

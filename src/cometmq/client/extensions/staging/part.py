@@ -1,4 +1,4 @@
-"""One part of a staged batch while it is written: gathers messages into blocks and stages them."""
+"""Gathers the messages of one part of a staged batch into blocks, and stages the blocks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Final
 from cometmq.client.extensions.staging.calls import (
     OpenToken,
     StagedPart,
-    StagedToken,
     StagingCalls,
     StagingQueues,
 )
@@ -20,6 +19,7 @@ from cometmq.core.topic.selector import select_by_hash
 from cometmq.errors import ConfigError, LocalProtocolError
 from cometmq.model import Message, MessageQueue
 from cometmq.model import properties as prop
+from cometmq.wire.extensions.staging import TokenClaim
 
 __all__ = ["PartCore"]
 
@@ -37,7 +37,11 @@ class _Block:
 
 
 class PartCore:
-    """One attempt at one part of a batch."""
+    """One attempt at one part of a batch.
+
+    Raises:
+        ConfigError: the batch id is negative, or the part's name is not accepted.
+    """
 
     def __init__(self, calls: StagingCalls, batch_id: int, part: str) -> None:
         if batch_id < 0:
@@ -188,7 +192,7 @@ class PartCore:
             self._batch_id,
             self._part,
             {
-                name: StagedToken(token.token, token.rows, token.crc)
+                name: TokenClaim(token.token, token.rows, token.crc)
                 for name, token in self._tokens.items()
                 if token.rows and not token.is_refused
             },
@@ -198,7 +202,7 @@ class PartCore:
     def staged(self) -> StagedPart:
         """The messages staged so far, so that an abandoned part can be dropped."""
         tokens = {
-            name: StagedToken(token.token, token.rows, token.crc)
+            name: TokenClaim(token.token, token.rows, token.crc)
             for name, token in self._tokens.items()
         }
         return StagedPart(self._calls.sink, self._batch_id, self._part, tokens, self._rows)

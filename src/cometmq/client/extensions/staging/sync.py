@@ -17,16 +17,15 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from cometmq.client.base import fork
-from cometmq.client.base.options import ClientOptions
+from cometmq.client.base.options import ClientOptions, CommonOptions
 from cometmq.client.base.routes import RouteBook
-from cometmq.client.base.security import SecurityOptions
-from cometmq.client.base.transport import BlockingIo, run_inline
+from cometmq.client.base.sync_connection import blocking_io
+from cometmq.client.base.transport import run_inline
 from cometmq.client.extensions.staging.calls import (
     BLOCK_BYTES,
     PublishResult,
     PublishState,
     StagedPart,
-    StagedToken,
     StagingCalls,
 )
 from cometmq.client.extensions.staging.part import PartCore
@@ -37,7 +36,6 @@ __all__ = [
     "PublishResult",
     "PublishState",
     "StagedPart",
-    "StagedToken",
     "Staging",
 ]
 
@@ -64,7 +62,7 @@ class BlockingPartWriter:
 
         Args:
             topic: where it will be published; a topic that does not exist is created as by a send.
-            body: at least one byte; with properties at most the broker's ``maxMessageSize``.
+            body: with properties at most the broker's ``maxMessageSize``.
             tags: one tag.
             keys: business keys without spaces in them.
             properties: the user's properties.
@@ -125,10 +123,13 @@ class Staging:
         block_bytes: int = BLOCK_BYTES,
         owner: str = "",
         env: Environment | None = None,
-        **security: Unpack[SecurityOptions],
+        **common: Unpack[CommonOptions],
     ) -> None:
-        options = ClientOptions.of(name_server, env=env, request_timeout_ms=timeout_ms, **security)
-        self._io = BlockingIo(options.env, security=options.security)
+        options = ClientOptions.of(
+            name_server, env=env, request_timeout_ms=timeout_ms, **common
+        ).of_whole_cluster("Staging")
+        self._name_servers = options.name_servers
+        self._io = blocking_io(options)
         self._calls = StagingCalls(
             self._io,
             RouteBook(self._io, options.name_servers, timeout_ms),
@@ -195,6 +196,16 @@ class Staging:
         The next batch may have any id, and an earlier batch can be published a second time.
         """
         return run_inline(self._calls.forget())
+
+    def update_name_servers(self, name_server: str | Sequence[str]) -> None:
+        """Use other name servers from now on: the next request goes to one of them.
+
+        Takes what ``name_server=`` takes.  May be called before the start and in any thread.
+
+        Raises:
+            ConfigError: an entry is neither ``host:port`` nor the URL of an address server.
+        """
+        self._name_servers.change(name_server)
 
     def close(self) -> None:
         """Disconnect; staged messages stay on the brokers."""

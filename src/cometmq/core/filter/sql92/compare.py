@@ -73,7 +73,7 @@ def order_texts(left_side: str, right_side: str) -> int:
 
 
 def compare_literals(left_side: Literal, right_side: Literal) -> int:
-    """The sign of Java's ``compareTo`` of two literals, neither of them null.
+    """The sign of Java's ``compareTo`` of two literals.
 
     Raises:
         NotComparable: Java would throw.
@@ -92,8 +92,7 @@ def compare_literals(left_side: Literal, right_side: Literal) -> int:
         return -1
     if isinstance(first, str) or isinstance(second, str):
         return (str(first) > str(second)) - (str(first) < str(second))
-    assert first is not None
-    assert second is not None
+
     if isinstance(first, float) or isinstance(second, float):
         return compare_doubles(float(first), float(second))
     return (first > second) - (first < second)

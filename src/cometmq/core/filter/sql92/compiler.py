@@ -45,6 +45,7 @@ from cometmq.core.filter.sql92.tree import (
     Negation,
     Node,
     Not,
+    Null,
     NullTest,
     Property,
     TextSearch,
@@ -122,8 +123,10 @@ class _Compiler:
 
     def condition(self, node: Node) -> _Code:
         match node:
-            case Literal(value=bool() | None as constant):
+            case Literal(value=bool() as constant):
                 return _constant_code(constant)
+            case Null():
+                return _constant_code(None)
             case Property(name=name):
                 fetched = self.property_code(name)
                 value = f"(None if {fetched} is None else False)"
@@ -234,8 +237,10 @@ class _Compiler:
         if negated_number(operand) is not None:
             return _constant_code(value=False)
         match operand:
-            case Literal(value=value):
-                return _constant_code(value is None)
+            case Literal():
+                return _constant_code(value=False)
+            case Null():
+                return _constant_code(value=True)
             case Property(name=name):
                 fetched = self.property_code(name)
                 is_true, is_false = f"({fetched} is None)", f"({fetched} is not None)"

@@ -1,12 +1,11 @@
 """SQL92 filters over the properties of messages.
 
-Job: a filter's text becomes something that says of a message whether it matches.  It must not know
-brokers, subscriptions or stored bytes.
+`compile_expression` turns the text of a filter into one Python function that tells whether a
+message matches.  The module knows no brokers, subscriptions or stored bytes.
 
-Theory: properties are text.  A condition over them is TRUE, FALSE or null; only TRUE matches.  So
-does nothing whose comparison makes no sense: where RocketMQ's Java throws, because a property is
-no number, say, the message does not match either.  `sql92_parser` has the grammar, `sql92_compiler`
-the evaluation; a filter is turned into one Python function when it is first seen.
+Properties are text.  A condition over them is TRUE, FALSE or null, and only TRUE matches.  Where
+RocketMQ's Java throws, for example because a property is not a number, the message does not match
+either.  `parser` has the grammar and `compiler` the evaluation.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from cometmq.core.filter.sql92.tree import (
     Literal,
     Logic,
     Node,
+    Null,
     Property,
 )
 
@@ -36,7 +36,7 @@ pull; RocketMQ keeps 100."""
 
 
 class Expression:
-    """A filter, ready for use; make one with `compile_expression`."""
+    """A compiled filter; `compile_expression` makes it."""
 
     __slots__ = ("_evaluate", "_tree", "matches", "needles", "properties", "text")
 
@@ -67,10 +67,10 @@ class Expression:
 
 @lru_cache(maxsize=_CACHE_COUNT)
 def compile_expression(text: str) -> Expression:
-    """Make a filter of its text.
+    """Compile the text of a filter.
 
     Raises:
-        ExpressionIllegal: the text is not a filter; line, column, what was expected and found.
+        ExpressionIllegal: the text is not a filter; the error has line and column.
     """
     return Expression(text)
 
@@ -79,7 +79,7 @@ def _names(node: Node) -> list[str]:
     match node:
         case Property(name=name) | Inclusion(name=name):
             return [name]
-        case Literal():
+        case Literal() | Null():
             return []
         case Logic(operands=operands):
             return [name for operand in operands for name in _names(operand)]

@@ -1,13 +1,14 @@
-"""The words of an SQL92 filter, with their places.
+"""Cuts the text of an SQL92 filter into tokens with their positions.
 
-Job: cut a filter's text into tokens.  It must not know which may follow which.
+The parser decides which token may follow which.
 
 White space is space, tab, line feed, carriage return and form feed.  A comment runs from ``--`` to
-the end of its line or from ``/*`` to ``*/``.  Keywords are read in any case, names as they stand:
-ASCII letters, digits, ``_`` and ``$``.  Source: the token rules of SelectorParser.jj, RocketMQ
-5.4.  Two readings are ours: ``--`` on the last line begins a comment as well (Java wants a line
-end behind it and takes two minus signs otherwise), and every token is looked at, not only those in
-front of the point where Java stops reading.
+the end of its line or from ``/*`` to ``*/``.  Keywords may be in any case.  Names consist of ASCII
+letters, digits, ``_`` and ``$``, and their case matters.
+
+Source: the token rules of SelectorParser.jj, RocketMQ 5.4, with two differences.  ``--`` on the
+last line begins a comment too; Java needs a line end after it and reads two minus signs otherwise.
+And all tokens must be legal, while Java stops reading at the end of the first complete filter.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ _TOKEN: Final = re.compile(
 
 
 class Token(NamedTuple):
-    """One word: `kind` is a keyword or sign itself, or one of the kinds below.
+    """One token of a filter.
 
-    ``name``, ``decimal``, ``float``, ``string``, and ``end`` behind the last one.
+    `kind` is the keyword or sign itself, else ``name``, ``decimal``, ``float`` or ``string``; the
+    last token has the kind ``end``.
     """
 
     kind: str
@@ -60,7 +62,7 @@ def line_and_column(text: str, position: int) -> tuple[int, int]:
 def refuse(
     text: str, position: int, expected: str, actual: str, hint: str = ""
 ) -> ExpressionIllegal:
-    """The error for what stands at a position of a filter."""
+    """The error for the text at a position of a filter."""
     return ExpressionIllegal(*line_and_column(text, position), expected, actual, hint)
 
 
@@ -92,11 +94,11 @@ def _stray(text: str, position: int) -> ExpressionIllegal:
 
 
 def tokenize(text: str) -> list[Token]:
-    """The tokens of a filter with one of kind ``end`` behind them.
+    """The tokens of a filter; the last one has the kind ``end``.
 
     Raises:
-        ExpressionIllegal: the text is longer than `LENGTH_MAX`, or has a character that begins no
-            token.
+        ExpressionIllegal: the text is longer than `LENGTH_MAX`, or a character of it does not begin
+            a token.
     """
     if len(text) > LENGTH_MAX:
         raise refuse(

@@ -1,17 +1,17 @@
-"""What stands in a property string where a number lies within bounds, as a regular expression.
+"""Regular expressions that search property strings for a number within bounds.
 
-Job: one expression for ``name 0x01 number``, which finds every way in which Java reads a number in
-these bounds.  It must not decide: what it finds is evaluated
-(`cometmq.core.filter.sql92.compiler`).
+An expression for ``name 0x01 number`` matches every text that Java reads as a number within the
+bounds.  It may match others: `cometmq.core.filter.sql92.compiler` evaluates the message then.
 
-Theory: nearly all numbers are written as plain digits.  Of these the expression finds exactly those
-within the bounds, zeros in front included.  Whatever is written otherwise is found always: a plus
-sign, digits of other scripts, and for doubles an exponent, a suffix, hexadecimal digits, white
-space and the named ones.  Of a fraction only the digits before its point are looked at; as many
-digits behind it may round it up to the next whole number, the bounds are wider by one there.
+Nearly all numbers are written as plain digits.  Of these the expression matches exactly those
+within the bounds, with or without leading zeros.  It matches every number that is written
+differently: with a plus sign or digits of other scripts, and for doubles also with an exponent, a
+suffix, hexadecimal digits, white space or a name such as NaN.  The expression ignores the digits
+after the point of a fraction.  Many such digits may round the number up to the next whole number,
+so the bounds of doubles are wider by one.
 
-A value ends at 0x02, or with its record: what follows there is the size of the next one, whose
-first byte is no digit.
+A value ends at 0x02 or at the end of its record.  In the second case the size of the next record
+follows, whose first byte is not a digit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ODD_DOUBLE: Final = rb"-?[0-9]*(?:\.[0-9]*)?[^0-9.\x02\x00-]|-?\."
 
 
 class Bounds(NamedTuple):
-    """The numbers of one property that matter."""
+    """An interval of numbers of one property."""
 
     name: bytes
     low: float
@@ -39,7 +39,7 @@ class Bounds(NamedTuple):
     """Java reads the property as Integer or Long: nothing with a point is a number then."""
 
     def within(self, other: Bounds) -> Bounds:
-        """The numbers that are in both."""
+        """The intersection of both intervals."""
         return Bounds(
             self.name,
             max(self.low, other.low),
@@ -54,7 +54,7 @@ class Bounds(NamedTuple):
 
 
 def search_of(bounds: Bounds) -> re.Pattern[bytes]:
-    """The expression; it finds something in each property string with a number in the bounds."""
+    """The expression; it matches in each property string that has a number within the bounds."""
     forms = [
         (b"", _digits(bounds.low, bounds.high, is_whole=bounds.is_whole)),
         (b"-", _digits(-bounds.high, -bounds.low, is_whole=bounds.is_whole)),
@@ -65,9 +65,9 @@ def search_of(bounds: Bounds) -> re.Pattern[bytes]:
 
 
 def _digits(low: float, high: float, *, is_whole: bool) -> bytes:
-    """Expression for the digits before the point of what is in the bounds; empty: none is.
+    """Expression for the digits before the point of the numbers in the bounds; empty without any.
 
-    Without signs: what is below zero has its own expression, of its magnitude.
+    It has no signs: negative numbers get an expression of their own, from their magnitudes.
     """
     if high < 0:
         return b""
@@ -79,7 +79,7 @@ def _digits(low: float, high: float, *, is_whole: bool) -> bytes:
 
 
 def _below(low: float) -> int:
-    """The whole number from which on digits behind the point may round up to `low`."""
+    """The smallest whole number to which a fraction may be added that rounds up to ``low``."""
     return max(0, floor(min(low, _EXACT_MAX)) - 1)
 
 

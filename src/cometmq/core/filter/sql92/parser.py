@@ -1,6 +1,7 @@
-"""An SQL92 filter's text becomes a tree, or an error that says where it stopped making sense.
+"""Parses the text of an SQL92 filter into a tree, or raises an error with line and column.
 
-Job: the grammar, and what RocketMQ refuses before it ever sees a message.  It must not evaluate.
+The module has the grammar and the rules by which RocketMQ refuses a filter before it sees a
+message.  It evaluates nothing.
 
 ::
 
@@ -15,15 +16,15 @@ Job: the grammar, and what RocketMQ refuses before it ever sees a message.  It m
     unary      := ("+" | "-" | "NOT") unary | primary
     primary    := string | decimal | float | "TRUE" | "FALSE" | "NULL" | name | "(" or ")"
 
-So ``NOT`` takes the one operand behind it: ``NOT a = 1`` is ``(NOT a) = 1``.  What RocketMQ asks of
-operands is asked here too: ``<`` and its like compare properties and numbers, ``=`` no ``NULL``,
-``IN`` wants a property, AND, OR, NOT and the whole want conditions.  Source: SelectorParser.jj and
-the ``create`` functions of ComparisonExpression and ConstantExpression, RocketMQ 5.4.  Unlike
-there, the text must end where the filter does.
+``NOT`` binds to the operand after it: ``NOT a = 1`` is ``(NOT a) = 1``.  Operands follow RocketMQ's
+rules: ``<``, ``<=``, ``>`` and ``>=`` compare properties and numbers; ``=`` does not compare with
+``NULL``; ``IN`` needs a property; AND, OR, NOT and the whole filter need conditions.  Source:
+SelectorParser.jj and the ``create`` functions of ComparisonExpression and ConstantExpression,
+RocketMQ 5.4.  Unlike there, nothing may follow the filter.
 
-Written by hand and not with lark: lark's import and its grammar cost 70 ms and 45 ms of a start
-that may take 150, a parse three times this one's, and the rules about operands would have to be
-looked up in positions of its tree all the same.
+The parser is written by hand.  With lark, import and grammar would cost 70 ms and 45 ms of a start
+that may take 150 ms, a parse would take three times as long, and the rules about operands would
+still need the positions of the tree's nodes.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from cometmq.core.filter.sql92.tree import (
     Negation,
     Node,
     Not,
+    Null,
     NullTest,
     Property,
     TextSearch,
@@ -75,7 +77,7 @@ _TRAILING_HINTS: Final = {
 
 
 class _Part(NamedTuple):
-    """A node, its first token, and how many levels are below its top."""
+    """A node, its first token, and the depth of the tree below it."""
 
     node: Node
     token: Token
@@ -186,7 +188,7 @@ class _Parser:
 
     def _check_equality(self, left_side: _Part, right_side: _Part) -> None:
         for part in (left_side, right_side):
-            if isinstance(part.node, Literal) and part.node.kind is LiteralKind.NULL:
+            if isinstance(part.node, Null):
                 raise self._refuse(
                     part.token, "something other than NULL", "write IS NULL or IS NOT NULL"
                 )
@@ -245,8 +247,8 @@ class _Parser:
             expected = f"a bound that is not less than {low.token.text}"
             raise self._refuse(high.token, expected, "nothing matches")
         if isinstance(value.node, Negation) and negated_number(value.node) is None:
-            # Null on both sides of the AND. The tree must not double with each BETWEEN inside
-            # another, so one side stands for both.
+            # Both sides of the AND are null. One side represents both, so that the tree does not
+            # double with each nested BETWEEN.
             return self._part(first, value.token, value, low)
         node = Logic(not is_negated, (first, second))
         return self._part(node, value.token, self._part(node, value.token, value, low, high))
@@ -304,7 +306,7 @@ class _Parser:
         elif token.kind in ("TRUE", "FALSE"):
             node = Literal(LiteralKind.BOOLEAN, token.kind == "TRUE")
         elif token.kind == "NULL":
-            node = Literal(LiteralKind.NULL, None)
+            node = Null()
         else:
             raise self._refuse(token, _VALUE, hint)
         return self._part(node, token)

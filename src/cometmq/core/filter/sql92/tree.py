@@ -1,8 +1,8 @@
 """The nodes of an SQL92 filter's tree: `parser` builds it, `compiler` gives it its meaning.
 
-``<>``, ``IS NOT NULL`` and the other negations with the value null for null are a `Not` above the
-plain form, as in RocketMQ, so that they share its null.  ``NOT IN``, ``NOT CONTAINS`` and their
-like are forms of their own there and here.
+``<>``, ``IS NOT NULL`` and other negations that are null where the plain form is null are a `Not`
+above the plain form, as in RocketMQ.  ``NOT IN``, ``NOT CONTAINS`` and similar forms are nodes of
+their own, also as in RocketMQ.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final
 
 __all__ = [
-    "BOOLEAN_NODES",
+    "BooleanNode",
     "Comparison",
     "Inclusion",
     "Literal",
@@ -21,6 +21,7 @@ __all__ = [
     "Negation",
     "Node",
     "Not",
+    "Null",
     "NullTest",
     "Property",
     "TextSearch",
@@ -30,9 +31,8 @@ __all__ = [
 
 
 class LiteralKind(Enum):
-    """What a literal is in Java: the kind decides how a property is converted to meet it."""
+    """The Java type of a literal, which decides how a property is converted for a comparison."""
 
-    NULL = "null"
     BOOLEAN = "Boolean"
     INTEGER = "Integer"
     LONG = "Long"
@@ -48,24 +48,29 @@ class Literal:
     """A constant of the filter's text."""
 
     kind: LiteralKind
-    value: bool | int | float | str | None
+    value: bool | int | float | str
 
     @property
     def is_number(self) -> bool:
-        """Whether it can stand beside ``<`` and its like."""
+        """Whether it can be an operand of ``<``, ``<=``, ``>`` and ``>=``."""
         return self.kind in NUMBERS
 
 
 @dataclass(slots=True, eq=False)
+class Null:
+    """``NULL`` as a condition, which is unknown; nothing is compared with it."""
+
+
+@dataclass(slots=True, eq=False)
 class Property:
-    """The value of a message's property: text, or null where the message has none."""
+    """The value of a message's property: text, or null if the message does not have it."""
 
     name: str
 
 
 @dataclass(slots=True, eq=False)
 class Negation:
-    """A minus sign: of a number the number below zero, of anything else null."""
+    """A minus sign: it negates a number, and makes anything else null."""
 
     operand: Node
 
@@ -120,19 +125,19 @@ class NullTest:
     operand: Node
 
 
-Node = Literal | Property | Negation | Not | Logic | Comparison | Inclusion | TextSearch | NullTest
-BOOLEAN_NODES: Final = (Not, Logic, Comparison, Inclusion, TextSearch, NullTest)
+BooleanNode = Null | Not | Logic | Comparison | Inclusion | TextSearch | NullTest
+Node = Literal | Property | Negation | BooleanNode
 
 
 def is_boolean(node: Node) -> bool:
-    """Whether RocketMQ takes the node for a condition; a property only becomes one by a cast."""
+    """Whether RocketMQ accepts the node as a condition; a property needs a cast to be one."""
     if isinstance(node, Literal):
-        return node.kind in (LiteralKind.BOOLEAN, LiteralKind.NULL)
-    return isinstance(node, BOOLEAN_NODES)
+        return node.kind is LiteralKind.BOOLEAN
+    return isinstance(node, BooleanNode)
 
 
 def negated_number(node: Node) -> Literal | None:
-    """The number that a literal with any count of minus signs in front is; None for all else."""
+    """The value of a literal behind any number of minus signs; None for every other node."""
     if isinstance(node, Negation):
         inner = negated_number(node.operand)
         if inner is None or not isinstance(inner.value, int | float):

@@ -187,7 +187,7 @@ def _run_commit(
     now_ms: Callable[[], int],
     on_point: Callable[[str], None],
 ) -> None:
-    """Let executors write the tasks' files, then commit them."""
+    """Let executors write the tasks' files, then commit the files."""
     on_point("before-tasks")
     answers = run_tasks(spark, write, tasks)
     on_point("files-written")

@@ -35,7 +35,7 @@ __all__ = ["ArchiveFile", "ArchiveState", "FileRange", "Manifest", "file_of", "f
 
 FORMAT: Final = "cometmq-archive-1"
 _DIGITS: Final = 20
-#: Every so many commits one carries the whole state, so that a reader folds at most so many.
+#: One commit in this many carries the whole state, so that a reader folds at most this many.
 SNAPSHOT_EVERY: Final = 64
 
 

@@ -269,13 +269,12 @@ class DateFile:
         )
 
     def _end_range(self) -> None:
-        checksum = self._checksum
-        if checksum.rows:
-            assert self._queue is not None
+        checksum, queue = self._checksum, self._queue
+        if queue is not None and checksum.rows:
             self._ranges.append(
                 FileRange(
-                    broker=self._queue.broker,
-                    queue_id=self._queue.queue_id,
+                    broker=queue.broker,
+                    queue_id=queue.queue_id,
                     start=self._first,
                     end=self._last + 1,
                     rows=checksum.rows,

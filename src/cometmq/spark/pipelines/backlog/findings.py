@@ -6,10 +6,16 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from cometmq.report.charts import bars
+from cometmq.report.page import ReportPage
+from cometmq.report.texts import duration_text
 from cometmq.spark.base.progress import Summary
-from cometmq.spark.base.report import HtmlReport
+from cometmq.spark.base.report import add_facts, add_rate, many
 from cometmq.spark.pipelines.backlog.lag import (
+    GROWING,
     SHARDING_KEY,
+    STEADY,
+    STOPPED,
     GroupBacklog,
     LagSample,
     QueueBacklog,
@@ -75,23 +81,49 @@ class BacklogFindings:
     waiting_queues: list[dict[str, Any]] = field(default_factory=list)
     producers: list[dict[str, Any]] = field(default_factory=list)
     waiting: int = 0
+    sampled_ms: int = 0
+    """Time of the second sample."""
+    oldest_ms: int | None = None
+    """Store time of the oldest waiting message; None where none was read."""
 
     @classmethod
     def of(cls, first: LagSample, second: LagSample) -> BacklogFindings:
         """From two samples."""
         queues = drain(first, second)
-        return cls((second.at_ms - first.at_ms) / 1000, by_group(queues, second.members), queues)
+        return cls(
+            (second.at_ms - first.at_ms) / 1000,
+            by_group(queues, second.members),
+            queues,
+            sampled_ms=second.at_ms,
+        )
+
+    @property
+    def oldest_seconds(self) -> float | None:
+        """Age of the oldest waiting message at the second sample."""
+        if self.oldest_ms is None:
+            return None
+        return max(0.0, (self.sampled_ms - self.oldest_ms) / 1000)
 
     def skew(self, messages: DataFrame, *, top: int = 20, key: str = SHARDING_KEY) -> None:
         """Heavy keys, hot queues and hot producers among the waiting messages."""
+        from pyspark.sql import functions as F  # noqa: N812
+
         frame = messages.select(
-            "topic", "broker", "queueId", "keys", "properties", "bornHost", "body"
+            "topic",
+            "broker",
+            "queueId",
+            "keys",
+            "properties",
+            "bornHost",
+            "body",
+            "storeTimestamp",
         ).persist()
         try:
             self.waiting_queues = _rows(hot_queues(frame, top=top))
             self.keys = _rows(heavy_keys(frame, top=top, key=key))
             self.producers = _rows(hot_producers(frame, top=top))
-            self.waiting = frame.count()
+            counted = frame.agg(F.count("*"), F.min(F.unix_millis("storeTimestamp")))
+            self.waiting, self.oldest_ms = counted.collect()[0]
         finally:
             frame.unpersist()
 
@@ -142,6 +174,7 @@ class BacklogFindings:
             "queues": len(self.queues),
             "lag": sum(row.lag for row in self.groups),
             "messages_examined": self.waiting,
+            "oldest_waiting_seconds": self.oldest_seconds,
             "advice": self.advice(),
             **progress.reach_facts(),
             "seconds": round(progress.seconds, 3),
@@ -159,44 +192,125 @@ class BacklogFindings:
             "hot_producers": self.producers,
         }
 
-    def report(self, summary: Summary, progress: RunProgress) -> HtmlReport:
+    def answer(self) -> str:
+        """Where the backlog is, in one sentence."""
+        if not self.groups or not self.groups[0].lag:
+            groups = many(len({row.group for row in self.groups}), "group")
+            return f"No message waits: {groups} read to the end"
+        worst = self.groups[0]
+        queue = next(
+            row for row in self.queues if (row.group, row.topic) == (worst.group, worst.topic)
+        )
+        part = (
+            ""
+            if worst.queues == 1
+            else f", {queue.lag / worst.lag:.0%} of them in queue {queue.broker}:{queue.queue_id}"
+        )
+        waiting = "message waits" if worst.lag == 1 else "messages wait"
+        return f"{worst.lag:,} {waiting} for {worst.group} in {worst.topic}{part}; {_trend(worst)}"
+
+    def report(self, summary: Summary, progress: RunProgress) -> ReportPage:
         """The report's page."""
-        page = HtmlReport(
-            "BacklogFindings",
-            f"Two samples of offsets, {self.seconds_between:.1f} seconds apart, and the waiting "
-            "messages.",
+        page = ReportPage(
+            "Where is the backlog?",
+            self.answer(),
+            f"Offsets were read twice, {self.seconds_between:.1f} seconds apart; rates are those "
+            "between the two readings.",
+            summary.faults,
         )
-        page.heading("What to do")
-        for text in self.advice() or ["Nothing needs attention."]:
-            page.text(text)
-        # The advice is above.
-        facts = {name: value for name, value in summary.facts.items() if name != "advice"}
-        page.summary(Summary(summary.pipeline, facts, summary.faults, summary.report_path))
-        page.heading("Groups")
-        page.table(self.group_rows())
-        page.bar_chart(
-            "Lag by group", [(f"{r.group} in {r.topic}", float(r.lag)) for r in self.groups[:40]]
-        )
-        page.heading("Queues")
-        page.bar_chart(
-            "Lag by queue",
-            [
-                (f"{r.group} {r.topic} {r.broker}:{r.queue_id}", float(r.lag))
-                for r in self.queues[:40]
-            ],
-        )
-        page.table(self.queue_rows())
-        for title, names, label, rows in (
-            ("Heavy keys among the waiting messages", "key", "key", self.keys),
-            ("Hot queues among the waiting messages", "queue", "queueId", self.waiting_queues),
-            ("Hot producers of the waiting messages", "producer", "producer", self.producers),
+        for text in self.advice():
+            page.advise(text)
+        worst = self.groups[0] if self.groups else None
+        page.figure("Waiting messages", sum(row.lag for row in self.groups), "of all groups")
+        if worst is not None:
+            page.figure("Arriving", f"{_rate(worst.produced_per_s)}/s", f"in {worst.topic}")
+            page.figure("Consumed", f"{_rate(worst.drained_per_s)}/s", f"by {worst.group}")
+            time = worst.time_to_drain_s
+            page.figure(
+                "Time to drain",
+                "never" if time is None else duration_text(time),
+                "for the slowest queue, at these rates",
+            )
+            page.figure("Members online", worst.members, f"for {many(worst.queues, 'queue')}")
+        if self.oldest_seconds is not None:
+            page.figure(
+                "Oldest waiting message", duration_text(self.oldest_seconds), "since stored"
+            )
+        self._lag_sections(page)
+        for names, label, rows in (
+            ("key", "key", self.keys),
+            ("queue", "queueId", self.waiting_queues),
+            ("producer", "producer", self.producers),
         ):
-            page.heading(title)
-            chart = [(f"{r['topic']} {r[label]}", float(r["messages"])) for r in rows]
-            page.bar_chart(f"Messages by {names}", chart, unit="messages")
-            page.table([{**row, "share": f"{row['share']:.1%}"} for row in rows])
-        page.rate_chart(progress)
+            if rows:
+                _share_section(page, names, label, rows)
+        add_rate(page, progress)
+        # The advice is above.
+        add_facts(page, summary, without=("advice",))
         return page
+
+    def _lag_sections(self, page: ReportPage) -> None:
+        behind = [row for row in self.groups if row.lag]
+        title = f"Backlog in {len(behind)} of {many(len(self.groups), 'subscription')}"
+        groups = [(f"{row.group} in {row.topic}", float(row.lag)) for row in behind]
+        page.section(
+            title if groups else "No group is behind",
+            "Waiting messages by group and topic." if groups else "",
+            chart=bars(groups, unit="messages", name="group") if groups else None,
+            rows=self.group_rows(),
+        )
+        lagging = [row for row in self.queues if row.lag]
+        if lagging:
+            page.section(
+                f"Backlog in {len(lagging)} of {many(len(self.queues), 'queue')}",
+                "Waiting messages by group and queue, the longest first.",
+                chart=bars(
+                    [
+                        (f"{row.group}: {row.topic} {row.broker}:{row.queue_id}", float(row.lag))
+                        for row in lagging
+                    ],
+                    unit="messages",
+                    name="queue",
+                ),
+                rows=self.queue_rows(),
+            )
+
+
+def _trend(group: GroupBacklog) -> str:
+    net = group.produced_per_s - group.drained_per_s
+    if group.state == STOPPED:
+        grows = f", and {_rate(net)} more come in each second" if net > 0 else ""
+        return f"nothing was consumed{grows}"
+    if group.state == GROWING:
+        return f"the backlog grows by {_rate(net)} a second"
+    if group.state == STEADY:
+        return "the backlog neither grows nor shrinks"
+    if group.time_to_drain_s is None:
+        return f"the backlog shrinks by {_rate(-net)} a second, but one queue does not"
+    return f"nothing waits any more in {duration_text(group.time_to_drain_s)}"
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:,.1f}"
+
+
+def _share_section(
+    page: ReportPage, names: str, label: str, rows: Sequence[dict[str, Any]]
+) -> None:
+    def named(row: dict[str, Any]) -> str:
+        text = "(none)" if row[label] is None else str(row[label])
+        text = f"{row['broker']}:{text}" if "broker" in row else text
+        return f"{text} of {row['topic']}"
+
+    page.section(
+        f"{rows[0]['share']:.0%} of the waiting messages: {names} {named(rows[0])}",
+        f"Waiting messages by {names}.",
+        chart=bars(
+            [(named(row), float(row["messages"])) for row in rows], unit="messages", name=names
+        ),
+        rows=[{**row, "share": f"{row['share']:.1%}"} for row in rows],
+        half=True,
+    )
 
 
 def _rows(frame: DataFrame) -> list[dict[str, Any]]:

@@ -301,7 +301,7 @@ def advice(
         if len(hosts) > 1 and hosts[0]["share"] >= _LOUD:
             sentences.append(
                 f"Producer {hosts[0]['producer']} sent {hosts[0]['share']:.0%} of the waiting "
-                f"messages in {topic}: look there first if the rate surprises."
+                f"messages in {topic}: look there first if the rate is unexpected."
             )
     return sentences
 

@@ -27,6 +27,7 @@ from urllib.parse import quote
 from cometmq.arrow.live import LiveCluster, QueueId
 from cometmq.arrow.live_span import read_span
 from cometmq.arrow.options import ScanReport, parse_options
+from cometmq.codec.properties import split_keys
 from cometmq.core.retry.dead_letters import REPLAY_OF
 from cometmq.core.topic.selector import select_by_hash
 from cometmq.errors import (
@@ -453,7 +454,7 @@ class LedgerSender:
     ) -> None:
         """Write the pending batch into the ledger, send it, write it as sent."""
         queue = QueueId(*target)
-        entry.pending = {
+        pending = entry.pending = {
             "first": rows[0]["queueOffset"],
             "end": rows[-1]["queueOffset"] + 1,
             "target": list(queue),
@@ -469,7 +470,7 @@ class LedgerSender:
                 )
                 break
             except _PASSING:
-                self._count_arrived(source, entry)
+                self._count_arrived(source, entry, pending)
                 unsent = [row for row in unsent if row["queueOffset"] >= entry.next_offset]
                 if not unsent:
                     break
@@ -489,15 +490,15 @@ class LedgerSender:
         if entry is None:
             entry = self._entries[source] = self._ledger.entry(source)
             if entry.pending is not None:
-                self._count_arrived(source, entry)
+                self._count_arrived(source, entry, entry.pending)
                 entry.pending = None
                 self._ledger.put(source, entry)
         return entry
 
-    def _count_arrived(self, source: tuple[str, str, int], entry: LedgerEntry) -> None:
+    def _count_arrived(
+        self, source: tuple[str, str, int], entry: LedgerEntry, pending: dict[str, Any]
+    ) -> None:
         """Count the pending messages that the target queue holds; a queue keeps their order."""
-        pending = entry.pending
-        assert pending is not None
         queue = QueueId(*pending["target"])
         low, high = self._cluster.bounds([queue])[queue]
         start = max(low, pending["from"])
@@ -519,27 +520,22 @@ def _runs(
     plan: SendPlan, rows: list[dict[str, Any]]
 ) -> Iterator[tuple[tuple[str, str, int], list[dict[str, Any]], MessageQueue]]:
     """Batches of consecutive rows of one source queue that go to the same target queue."""
-    source: tuple[str, str, int] | None = None
-    target: MessageQueue | None = None
+    route: tuple[tuple[str, str, int], MessageQueue] | None = None
     batch: list[dict[str, Any]] = []
     size_bytes = 0
     for row in rows:
-        here = (row["topic"], row["broker"], row["queueId"])
-        there = _target(plan, here, row)
+        source = (row["topic"], row["broker"], row["queueId"])
+        row_route = (source, _target(plan, source, row))
         size = len(row["body"] or b"") + _ROW_BYTES
         is_full = len(batch) >= plan.batch_rows or size_bytes + size > _BATCH_BYTES_MAX
-        if batch and (here != source or there != target or is_full):
-            assert source is not None
-            assert target is not None
-            yield source, batch, target
+        if route is not None and (row_route != route or is_full):
+            yield route[0], batch, route[1]
             batch, size_bytes = [], 0
-        source, target = here, there
+        route = row_route
         batch.append(row)
         size_bytes += size
-    if batch:
-        assert source is not None
-        assert target is not None
-        yield source, batch, target
+    if route is not None:
+        yield route[0], batch, route[1]
 
 
 def _target(plan: SendPlan, source: tuple[str, str, int], row: dict[str, Any]) -> MessageQueue:
@@ -567,7 +563,7 @@ def _message(source: tuple[str, str, int], row: dict[str, Any], topic: str) -> M
         topic,
         row["body"],
         tags=row["tags"] or None,
-        keys=row["keys"] or (),
+        keys=split_keys(row["keys"] or ""),
         properties=own,
         message_group=properties.get(SHARDING_KEY),
     )

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.errors import ConfigError
+from cometmq.report.charts import columns, lines
+from cometmq.report.page import ReportPage
 from cometmq.spark.base.progress import Summary
-from cometmq.spark.base.report import HtmlReport
+from cometmq.spark.base.report import add_facts, add_rate, many
 from cometmq.spark.pipelines.cdc.events import BAD
 from cometmq.spark.pipelines.cdc.state import Overview, changes, newest, overview, schema_changes
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Merger"]
 
+_BATCHES: Final = 60
 _EXAMPLES: Final = 20
 
 
@@ -153,21 +156,71 @@ class Merger:
         ]
         return Summary("cdc", facts, faults)
 
-    def report(self, summary: Summary, progress: RunProgress) -> HtmlReport:
-        """The report's page."""
-        page = HtmlReport("Changes merged into a table", f"Table {summary.facts['table']}.")
-        page.summary(summary)
-        page.heading("Columns")
-        page.table([{"column": n, "type": t} for n, t in (self.target.columns() or {}).items()])
-        page.heading("Changes of the table's shape")
-        page.table([{"change": text} for text in self.shape])
-        page.heading("Batches")
-        page.bar_chart(
-            "Rows in the table after each batch",
-            [(f"batch {row['batch']}", float(row["rows"])) for row in self.per_batch[-60:]],
+    def answer(self) -> str:
+        """What was merged and what was not, in one sentence."""
+        if not self.changes:
+            return f"No change came; the table has {many(self.row_count, 'row')}"
+        unread = f"; {many(self.bad, 'event')} could not be read" if self.bad else ""
+        return (
+            f"{many(self.upserts, 'upsert')} and {many(self.deletes, 'delete')} are merged; the "
+            f"table has {many(self.row_count, 'row')}{unread}"
         )
-        page.table(self.per_batch)
-        page.heading("Events that could not be read")
-        page.table(self.bad_reasons)
-        page.rate_chart(progress)
+
+    def report(self, summary: Summary, progress: RunProgress) -> ReportPage:
+        """The report's page."""
+        page = ReportPage(
+            "What changed in the table?",
+            self.answer(),
+            f"Change events merged into {summary.facts['table']}.",
+            summary.faults,
+        )
+        page.figure("Rows in the table", self.row_count)
+        page.figure("Upserts", self.upserts)
+        page.figure("Deletes", self.deletes)
+        page.figure("Batches", self.batches, f"{self.repeated_batches:,} repeated and left out")
+        page.figure("Unreadable events", self.bad)
+        recent = self.per_batch[-_BATCHES:]
+        if recent:
+            numbers = [str(row["batch"]) for row in recent]
+            kinds = {"upserts": "upserts", "deletes": "deletes", "ddl": "DDL", "bad": "unreadable"}
+            page.section(
+                f"Changes of the last {many(len(recent), 'batch', 'batches')}",
+                "Changes by batch.",
+                chart=columns(
+                    numbers,
+                    {
+                        text: [float(row[kind]) for row in recent]
+                        for kind, text in kinds.items()
+                        if any(row[kind] for row in recent)
+                    },
+                    unit="changes",
+                    name="batch",
+                ),
+                half=True,
+            )
+            page.section(
+                f"The table went from {recent[0]['rows']:,} to {many(recent[-1]['rows'], 'row')}",
+                "Rows in the table after each batch.",
+                chart=lines(
+                    {"rows": [(float(row["batch"]), float(row["rows"])) for row in recent]},
+                    x="batch",
+                    y="rows",
+                    steps=True,
+                    height=280,
+                ),
+                half=True,
+            )
+        page.section(
+            f"{many(len(self.shape), 'change')} of the table's shape",
+            rows=[{"change": text} for text in self.shape] if self.shape else None,
+        )
+        columns_now = self.target.columns() or {}
+        page.section(
+            f"The table has {many(len(columns_now), 'column')}",
+            rows=[{"column": name, "type": kind} for name, kind in columns_now.items()],
+        )
+        if self.bad_reasons:
+            page.section("Events that could not be read", rows=self.bad_reasons)
+        add_rate(page, progress)
+        add_facts(page, summary)
         return page

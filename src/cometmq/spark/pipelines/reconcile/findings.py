@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.errors import ConfigError
+from cometmq.report.charts import bars, columns
+from cometmq.report.page import ReportPage
 from cometmq.spark.base.progress import Summary
-from cometmq.spark.base.report import HtmlReport
+from cometmq.spark.base.report import add_facts, add_rate, many
 from cometmq.spark.pipelines.base.following import follow
 from cometmq.spark.pipelines.reconcile.differences import (
     KINDS,
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Reconciling", "check_out"]
 
 _EXAMPLES: Final = 200
+_WINDOWS_MAX: Final = 100
 _KIND_TEXTS: Final = {
     "MISSING_LEFT": "missing on the left",
     "MISSING_RIGHT": "missing on the right",
@@ -222,25 +226,89 @@ class Reconciling:
                 return f", for example key {row['key']} at {row['time']:%Y-%m-%d %H:%M:%S}"
         return ""
 
-    def report(self, summary: Summary, progress: RunProgress) -> HtmlReport:
+    def answer(self, left: str, right: str) -> str:
+        """What differs, in one sentence."""
+        if self.is_equal:
+            return f"{left} and {right} hold the same {many(self.compared_keys, 'record')}"
+        parts = [
+            f"{self.counts[kind]:,} {_KIND_TEXTS[kind]}" for kind in KINDS if self.counts[kind]
+        ]
+        if self.without_time:
+            parts.append(f"{self.without_time:,} without an event time")
+        if self.dropped_late:
+            parts.append(f"{self.dropped_late:,} too late to compare")
+        wrong = self.compared_keys - self.equal_keys
+        return f"{wrong:,} of {many(self.compared_keys, 'record')} differ: {', '.join(parts)}"
+
+    def report(self, summary: Summary, progress: RunProgress) -> ReportPage:
         """The report's page."""
-        page = HtmlReport(
-            "Two sources compared", f"{summary.facts['left']} beside {summary.facts['right']}."
+        left, right = summary.facts["left"], summary.facts["right"]
+        page = ReportPage(
+            "What differs between the two sources?",
+            self.answer(left, right),
+            f"Left: {left}. Right: {right}. Records of one key belong together within {self.late}.",
+            summary.faults,
         )
-        page.summary(summary)
-        page.heading("Differences by kind")
-        page.bar_chart("Records", [(kind, float(self.counts[kind])) for kind in KINDS])
-        page.heading(f"Differences by window of {self.window}")
-        page.table(
-            [
-                {"window": f"{start:%Y-%m-%d %H:%M:%S}", "kind": kind, "count": count}
-                for (start, kind), count in sorted(self.windows.items())
-            ]
-        )
-        page.heading("The first differences")
-        page.table([{name: _shown(value) for name, value in row.items()} for row in self.examples])
-        page.rate_chart(progress)
+        share = self.equal_keys / self.compared_keys if self.compared_keys else 0
+        page.figure("Compared", self.compared_keys, "keys")
+        page.figure("Equal", self.equal_keys, f"{share:.2%}")
+        page.figure("Left", self.left_records, "records")
+        page.figure("Right", self.right_records, "records")
+        if self.open_groups:
+            page.figure("Still open", self.open_groups, "wait for later records")
+        kinds = [(_KIND_TEXTS[kind], self.counts[kind]) for kind in KINDS if self.counts[kind]]
+        if kinds:
+            ranked = sorted(kinds, key=lambda item: -item[1])
+            page.section(
+                f"Most of them are {ranked[0][0]}"
+                if len(ranked) > 1
+                else f"All are {ranked[0][0]}",
+                "Differences by kind.",
+                chart=bars(
+                    [(text, float(count)) for text, count in ranked], unit="records", name="kind"
+                ),
+                half=True,
+            )
+            self._windows(page)
+            page.section(
+                f"The first {many(len(self.examples), 'difference')}",
+                rows=[
+                    {name: _shown(value) for name, value in row.items()} for row in self.examples
+                ],
+            )
+        add_rate(page, progress)
+        add_facts(page, summary)
         return page
+
+    def _all_windows(self) -> list[datetime]:
+        """The windows with differences, and those between them while they are few."""
+        starts = sorted({start for start, _ in self.windows})
+        step = timedelta(seconds=duration_s(self.window))
+        count = (starts[-1] - starts[0]) // step + 1
+        if count > _WINDOWS_MAX:
+            return starts
+        return [starts[0] + number * step for number in range(count)]
+
+    def _windows(self, page: ReportPage) -> None:
+        starts = self._all_windows()
+        form = "%H:%M" if len({start.date() for start in starts}) == 1 else "%m-%d %H:%M"
+        sums = {start: sum(self.windows[start, kind] for kind in KINDS) for start in starts}
+        worst = max(starts, key=sums.__getitem__)
+        present = [kind for kind in KINDS if self.counts[kind]]
+        page.section(
+            f"{worst:%Y-%m-%d %H:%M} has the most: {sums[worst]:,}",
+            f"Differences by window of {self.window} of event time.",
+            chart=columns(
+                [f"{start:{form}}" for start in starts],
+                {
+                    _KIND_TEXTS[kind]: [float(self.windows[start, kind]) for start in starts]
+                    for kind in present
+                },
+                unit="differences",
+                name="window",
+            ),
+            half=True,
+        )
 
 
 def _shown(value: Any) -> Any:

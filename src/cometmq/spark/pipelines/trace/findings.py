@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.errors import ConfigError
+from cometmq.report.charts import bars, stacked_bars
+from cometmq.report.page import ReportPage
+from cometmq.report.texts import duration_text
 from cometmq.spark.base.progress import Summary
-from cometmq.spark.base.report import HtmlReport
+from cometmq.spark.base.report import add_facts, add_rate, many
 from cometmq.spark.pipelines.trace.journeys import (
     DELIVERY_LATENCY,
     bad_records,
@@ -17,6 +21,7 @@ from cometmq.spark.pipelines.trace.journeys import (
     journeys,
     latencies,
     never_consumed,
+    slowest,
     trace_steps,
 )
 
@@ -28,6 +33,14 @@ if TYPE_CHECKING:
 
 __all__ = ["TraceFindings", "check_fresh", "examine"]
 
+_SLOWEST: Final = 20
+#: A part of a journey to its column in `slowest`.
+_TIMES: Final = {
+    "send": "send_ms",
+    "wait in the queue": "queue_ms",
+    "handler": "handler_ms",
+    "wait for retries": "retry_ms",
+}
 _PARTS: Final = ("journeys", "latencies", "never_consumed", "consumed_repeatedly")
 
 
@@ -53,6 +66,7 @@ class TraceFindings:
     retried_count: int = 0
     bad: list[dict[str, Any]] = field(default_factory=list)
     latencies: list[dict[str, Any]] = field(default_factory=list)
+    slowest: list[dict[str, Any]] = field(default_factory=list)
     never_consumed: list[dict[str, Any]] = field(default_factory=list)
     repeated: list[dict[str, Any]] = field(default_factory=list)
     failed: list[dict[str, Any]] = field(default_factory=list)
@@ -85,41 +99,113 @@ class TraceFindings:
         return {
             **summary.as_json(),
             "latencies": self.latencies,
+            "slowest_messages": self.slowest,
             "never_consumed_messages": self.never_consumed,
             "consumed_repeatedly_messages": self.repeated,
             "failed_messages": self.failed,
             "bad_reasons": self.bad,
         }
 
-    def report(self, summary: Summary, progress: RunProgress) -> HtmlReport:
+    def answer(self) -> str:
+        """Which journey was slow and where its time went, in one sentence."""
+        if not self.messages:
+            return "The trace has no message"
+        if not self.slowest:
+            return f"None of {many(self.messages, 'message')} has a traced delivery"
+        worst = self.slowest[0]
+        total = duration_text(worst["total_ms"] / 1000)
+        part = max(_TIMES, key=lambda name: worst[_TIMES[name]])
+        share = worst[_TIMES[part]] / max(worst["total_ms"], 1)
+        return (
+            f"The slowest of {many(self.messages, 'message')} took {total} to {worst['groupName']}:"
+            f" {share:.0%} of it was {_PART_TEXTS[part]}"
+        )
+
+    def report(self, summary: Summary, progress: RunProgress) -> ReportPage:
         """The report's page."""
-        page = HtmlReport(
-            "Journeys of messages",
+        page = ReportPage(
+            "Which traces were slow, and where did their time go?",
+            self.answer(),
             "From the traces of producers and consumers. Delivery is the time from the start of a "
             "send to the start of the first consumption, by the clocks of two machines.",
+            summary.faults,
         )
-        page.summary(summary)
-        page.heading("Latency, ms")
-        page.bar_chart(
-            "Delivery, 99th percentile",
-            [
-                (f"{row['topic']} to {row['group']}", float(row["p99_ms"]))
-                for row in self.latencies
-                if row["measure"] == DELIVERY_LATENCY
-            ],
-            unit="ms",
-        )
-        page.table(self.latencies)
-        for title, rows in (
-            ("Produced and never consumed", self.never_consumed),
-            ("Consumed more than once by a group", self.repeated),
-            ("Failed in a group", self.failed),
-            ("Trace records that could not be read", self.bad),
+        page.figure("Messages", self.messages, f"{self.steps:,} trace records")
+        delivery = [row for row in self.latencies if row["measure"] == DELIVERY_LATENCY]
+        if delivery:
+            late = max(delivery, key=lambda row: row["p99_ms"])
+            to = f"{late['topic']} to {late['group']}"
+            page.figure("Slowest delivery, p99", f"{late['p99_ms']:,} ms", to)
+        page.figure("Never consumed", self.never_consumed_count, "stored, and no delivery traced")
+        page.figure("Consumed twice or more", self.repeated_count, "by one group, with success")
+        page.figure("Failed at last", self.failed_count, "last delivery without success")
+        page.figure("Retried", self.retried_count, "delivered again after a failure")
+        if self.slowest:
+            page.section(
+                f"Where the time of the {many(len(self.slowest), 'slowest journey')} went",
+                "Milliseconds from the start of the send to the end of the last consumption, by "
+                "key or message id.",
+                chart=stacked_bars(
+                    [
+                        f"{row['keys'] or row['msgId']} to {row['groupName']}"
+                        for row in self.slowest
+                    ],
+                    {
+                        name: [row[column] for row in self.slowest]
+                        for name, column in _TIMES.items()
+                    },
+                    unit="ms",
+                    name="message",
+                ),
+                rows=self.slowest,
+            )
+        if delivery:
+            ranked = sorted(delivery, key=lambda row: -row["p99_ms"])
+            page.section(
+                f"99 of 100 messages reach {ranked[0]['group']} within {ranked[0]['p99_ms']:,} ms",
+                "Delivery by topic and group, 99th percentile in milliseconds, the slowest first; "
+                "the table has all measures.",
+                chart=bars(
+                    [(f"{row['topic']} to {row['group']}", float(row["p99_ms"])) for row in ranked],
+                    unit="ms",
+                    name="delivery",
+                ),
+                rows=self.latencies,
+            )
+        for title, count, rows in (
+            ("produced and never consumed", self.never_consumed_count, self.never_consumed),
+            ("consumed more than once by a group", self.repeated_count, self.repeated),
+            ("failed in a group", self.failed_count, self.failed),
         ):
-            page.heading(title)
-            page.table(rows)
-        page.rate_chart(progress)
+            page.section(
+                f"{many(count, 'message')} {title}",
+                rows=[_with_times(row) for row in rows] if count else None,
+            )
+        if self.bad:
+            page.section(f"{many(self.bad_count, 'trace record')} could not be read", rows=self.bad)
+        add_rate(page, progress)
+        add_facts(page, summary)
         return page
+
+
+def _with_times(row: dict[str, Any]) -> dict[str, Any]:
+    """A row in which ms since 1970 are a time (UTC)."""
+    made = row.get("producedMs")
+    if made is None:
+        return row
+    text = datetime.fromtimestamp(made / 1000, UTC).isoformat(" ", "milliseconds")
+    return {
+        "produced" if name == "producedMs" else name: text[:23] if name == "producedMs" else value
+        for name, value in row.items()
+    }
+
+
+_PART_TEXTS: Final = {
+    "send": "the send",
+    "wait in the queue": "the wait in the queue",
+    "handler": "in the handler",
+    "wait for retries": "the wait for retries",
+}
 
 
 def examine(
@@ -190,6 +276,7 @@ def _answer(
         }
         for row in latencies(journey_rows).collect()
     ]
+    result.slowest = [row.asDict() for row in slowest(journey_rows, top=_SLOWEST).collect()]
     lost = never_consumed(journey_rows, grace_ms=grace_ms, group=group)
     result.never_consumed_count, result.never_consumed = _listed(
         lost, ("msgId", "topic", "keys", "producerGroup", "producedMs", "storeHost"), list_max

@@ -34,6 +34,7 @@ __all__ = [
     "journeys",
     "latencies",
     "never_consumed",
+    "slowest",
     "trace_steps",
 ]
 
@@ -283,8 +284,13 @@ def _by_group(journey_rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     return journey_rows.select(
-        "msgId", "topic", "keys", "producedMs", F.explode("consumers").alias("consumer")
-    ).select("msgId", "topic", "keys", "producedMs", "consumer.*")
+        "msgId",
+        "topic",
+        "keys",
+        "producedMs",
+        "sendCostMs",
+        F.explode("consumers").alias("consumer"),
+    ).select("msgId", "topic", "keys", "producedMs", "sendCostMs", "consumer.*")
 
 
 def consumed_repeatedly(journey_rows: DataFrame) -> DataFrame:
@@ -302,6 +308,44 @@ def failed(journey_rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     return _by_group(journey_rows).where((F.col("successes") == 0) & F.col("success").isNotNull())
+
+
+def slowest(journey_rows: DataFrame, *, top: int) -> DataFrame:
+    """The journeys that took longest, a row per message and group, and where their time went.
+
+    Columns: msgId, topic, keys, groupName, deliveries, total_ms (start of the send to the end of
+    the last consumption), and its parts: send_ms (the producer waited for its broker), queue_ms
+    (stored, until the first consumption began), handler_ms (in the handler, all deliveries),
+    retry_ms (between the deliveries).  Messages without a traced begin or end have no length.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    zero = F.lit(0).cast("bigint")
+    total = F.greatest(F.col("lastFinishedMs") - F.col("producedMs"), zero)
+    waited = F.greatest(F.col("firstStartedMs") - F.col("producedMs"), zero)
+    send = F.least(F.coalesce("sendCostMs", zero), waited)
+    handler = F.least(F.coalesce("costMs", zero), total - waited)
+    known = _by_group(journey_rows).where(
+        F.col("producedMs").isNotNull()
+        & F.col("firstStartedMs").isNotNull()
+        & F.col("lastFinishedMs").isNotNull()
+    )
+    return (
+        known.select(
+            "msgId",
+            "topic",
+            "keys",
+            "groupName",
+            "deliveries",
+            total.alias("total_ms"),
+            send.alias("send_ms"),
+            (waited - send).alias("queue_ms"),
+            handler.alias("handler_ms"),
+            (total - waited - handler).alias("retry_ms"),
+        )
+        .orderBy(F.desc("total_ms"), "msgId", "groupName")
+        .limit(top)
+    )
 
 
 def latencies(journey_rows: DataFrame) -> DataFrame:

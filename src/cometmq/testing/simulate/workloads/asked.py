@@ -1,6 +1,6 @@
-"""Requests and their replies, with askers and answerers that crash at any time.
+"""Requests and their replies, with requesters and repliers that crash at any time.
 
-A request whose asker or answerer crashed may end without a reply.
+A request may end without a reply if its requester or its replier crashed.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Workload:
         self.tries = 0
         self._in_topic: Counter[bytes] = Counter()
 
-    # -- what a subclass says ----------------------------------------------------------------
+    # -- for subclasses ----------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the roles; watch topics and groups."""
@@ -117,7 +117,8 @@ class Workload:
         if sent.status is not SendStatus.SEND_OK:
             return None
         queue = sent.message_queue
-        position = (queue.broker_name, queue.topic, queue.queue_id, sent.queue_offset)
+        queue_offset = -1 if sent.queue_offset is None else sent.queue_offset
+        position = (queue.broker_name, queue.topic, queue.queue_id, queue_offset)
         self.acknowledged[body] = position
         self.cluster.world.record("acknowledged", f"{body[:20]!r} {position}")
         return sent

@@ -14,7 +14,7 @@ from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.producer.producer import Producer
 from cometmq.errors import CometError
 from cometmq.gateway.contract import DEAD_LETTER_TOPIC, DUE_MS, GATEWAY_TOPIC, ID, REASON
-from cometmq.gateway.gateway import DelayGateway
+from cometmq.gateway.gateway import DelayGateway, _Producers
 from cometmq.model import Message
 from cometmq.store.offline.verify import FindingKind, verify_store
 from cometmq.testing.loop import NodeCrashed
@@ -44,8 +44,8 @@ class _Gateway(DelayGateway):
 
     takers: Group
 
-    async def _accept(self, message: ReceivedMessage) -> None:
-        await super()._accept(message)
+    async def _accept(self, producers: _Producers, message: ReceivedMessage) -> None:
+        await super()._accept(producers, message)
         self.takers.decided.add(position_of(message))
 
 
@@ -86,9 +86,9 @@ class GatewayWorkload(Workload):
             client_ip=node.address,
             env=node.environment(),
             disk=node.disk,
+            at=cluster.hooks.at(node, GATEWAY),
         )
         gateway.takers = self.takers
-        gateway.at = cluster.hooks.at(node, GATEWAY)
         try:
             await gateway.start()
         except (CometError, OSError) as error:

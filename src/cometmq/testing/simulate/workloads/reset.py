@@ -134,8 +134,8 @@ class ResetWorkload(Workload):
     ) -> None:
         """Check that the reset skips no existing message of that time or later."""
         part = self.cluster.broker(broker_name)
-        if part.is_up:
-            first = part.first(TOPIC, queue_id)
+        first = part.first(TOPIC, queue_id)
+        if first is not None:
             for seen in part.seen.get((TOPIC, queue_id), [])[first:queue_offset]:
                 if seen.store_ms >= moment_ms:
                     self.cluster.fail(
@@ -147,7 +147,7 @@ class ResetWorkload(Workload):
         seen = self.cluster.at(position)
         return seen is not None and seen.store_ms >= moment_ms
 
-    # -- what resets demand ----------------------------------------------------------------------
+    # -- the promises of resets ------------------------------------------------------------------
 
     def _is_wanted(self, seen: Seen) -> bool:
         """Whether no reset may have skipped the message: a later time skips earlier messages."""
@@ -190,7 +190,7 @@ class ResetWorkload(Workload):
             for position in reset.positions
             if self._begun_s.get(position, -1.0) < reset.asked_s
             # Files of messages consumed before the reset may have been deleted.
-            and not (part.is_up and position[3] < part.first(TOPIC, position[2]))
+            and position[3] >= (part.first(TOPIC, position[2]) or 0)
         }
 
     def unsettled(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Transactions whose producers commit, roll back, crash before they say so, or never decide.
+"""Transactions whose producers commit, roll back, crash before either, or never decide.
 
 The checks compare what readers see with the local transactions, not with the broker's state.
 """

@@ -46,7 +46,7 @@ def test_delayed_sends_in_one_read_are_as_those_one_by_one(tmp_path: Path, flush
                 delayed(5, "x"),
                 delayed(6, "99"),
                 delayed(7, "0"),
-                delayed(8, body=b""),
+                delayed(8, "y"),
                 delayed(9),
             ]
         )

@@ -13,7 +13,12 @@ from tests.unit.broker.transacting import stored
 
 from cometmq.broker import Broker
 from cometmq.broker.delay.levels.schedule import ScheduleService
-from cometmq.broker.delay.levels.unread import KEPT_BYTES_MAX, KEPT_DELAY_MS_MAX, DelayKept, KeptRun
+from cometmq.broker.delay.levels.unread import (
+    UNREAD_BYTES_MAX,
+    UNREAD_DELAY_MS_MAX,
+    UnreadMessages,
+    UnreadRun,
+)
 from cometmq.codec.stored_message import StoredMessage, decode_messages
 from cometmq.model.names import SCHEDULE_TOPIC
 from cometmq.store.base.results import GetResult, PutItem
@@ -22,9 +27,9 @@ DELAYS_MS = {1: 1_000, 2: 60_000, 3: 60_001, 4: 10_000}
 FILE_BYTES = 1 << 17
 
 
-def run_of(first_offset: int, count: int, body_bytes: int = 100) -> KeptRun:
+def run_of(first_offset: int, count: int, body_bytes: int = 100) -> UnreadRun:
     item = PutItem("t", 0, bytes(body_bytes), b"", 0, 0, 0, 0, ("K", None, None))
-    return KeptRun(first_offset, 0, bytes(8), [item] * count)
+    return UnreadRun(first_offset, 0, bytes(8), [item] * count)
 
 
 def all_of(broker: Broker, topic: str, queue_id: int) -> list[StoredMessage]:
@@ -40,7 +45,7 @@ def all_of(broker: Broker, topic: str, queue_id: int) -> list[StoredMessage]:
 
 def test_a_run_is_there_until_its_last_message_is_passed() -> None:
     """What comes before it has to be read, and so has what comes behind a gap."""
-    kept = DelayKept(DELAYS_MS.__getitem__)
+    kept = UnreadMessages(DELAYS_MS.__getitem__)
     first, second = run_of(5, 3), run_of(20, 1)
     kept.add(1, first)
     kept.add(1, second)
@@ -54,11 +59,11 @@ def test_a_run_is_there_until_its_last_message_is_passed() -> None:
 
 def test_what_is_kept_is_bounded_and_what_is_due_last_goes_first() -> None:
     """The newest of the level with the longest delay; levels that wait too long keep nothing."""
-    kept = DelayKept(DELAYS_MS.__getitem__)
-    assert DELAYS_MS[3] > KEPT_DELAY_MS_MAX
+    kept = UnreadMessages(DELAYS_MS.__getitem__)
+    assert DELAYS_MS[3] > UNREAD_DELAY_MS_MAX
     kept.add(3, run_of(0, 1))
     assert kept.at(3, 0) is None
-    third = KEPT_BYTES_MAX // 3
+    third = UNREAD_BYTES_MAX // 3
     for level, place in ((2, 0), (4, 0), (2, 1), (1, 0), (4, 1)):
         kept.add(level, run_of(place, 1, third - 1000))
     assert [kept.at(2, 0), kept.at(2, 1)] == [None, None]

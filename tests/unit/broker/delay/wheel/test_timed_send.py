@@ -62,7 +62,7 @@ def test_timed_sends_in_one_read_are_as_those_one_by_one(tmp_path: Path, flush: 
                 timed(6, "TIMER_DELIVER_MS\x01soon\x02"),
                 timed(7, "TIMER_DELAY_SEC\x013600\x02"),
                 timed(8, at(now_ms + 10**13)),
-                timed(9, at(near_ms), body=b""),
+                timed(9, at(now_ms + 10**13), body=b""),
             ]
         )
         answers = {answer.opaque: answer for answer in await exchange(broker, run, 9)}
@@ -162,7 +162,7 @@ def test_a_time_is_read_where_an_entry_begins(tmp_path: Path) -> None:
     """Once, a number, and with nothing else of the timers'."""
 
     async def story(broker: Broker, client: Client) -> None:
-        kind = TimedKind(broker.state, broker.timers)
+        kind = TimedKind(broker.state, broker.timers.rules, broker.timers)
         read = make_property_reader((kind,))
         found = read("UNIQ_KEY\x01U\x02TIMER_DELIVER_MS\x015000\x02TAGS\x01T\x02")
         assert found is not None

@@ -47,7 +47,7 @@ def test_what_is_no_record_is_said(raw: bytes) -> None:
 
 def test_the_last_decision_may_be_unfinished() -> None:
     """Its last slice tells where to go on; a finished one leaves nothing."""
-    ledger = Ledger()
+    ledger = Ledger(LedgerFile())
     records = numbered(decision("s", 1), SLICE, Done("s", 1), decision("s", 2), SLICE, SLICE)
     unfinished = ledger.replay(records)
     assert unfinished is not None
@@ -56,7 +56,7 @@ def test_the_last_decision_may_be_unfinished() -> None:
     assert (unfinished.last, unfinished.last_end) == (SLICE, 600)
     assert ledger.last_batch("s") == 2
     assert not ledger.sinks["s"].is_complete
-    assert Ledger().replay(records[:3]) is None
+    assert Ledger(LedgerFile()).replay(records[:3]) is None
 
 
 def test_a_forgotten_sink_begins_anew() -> None:
@@ -76,7 +76,7 @@ def test_an_older_log_takes_nothing_back() -> None:
 
 def test_only_what_is_settled_reaches_the_file() -> None:
     """A decision holds at once, and is written when it is on stable storage."""
-    ledger = Ledger()
+    ledger = Ledger(LedgerFile())
     entry = ledger.complete(decision("s", 1))
     assert ledger.durable == {}
     revision = ledger.revision

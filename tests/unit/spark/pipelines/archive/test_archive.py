@@ -161,7 +161,7 @@ def test_the_next_run_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_run_that_dies_is_gone_on_with(point: str, tmp_path: Path) -> None:
+def test_the_next_run_continues_after_a_run_that_dies(point: str, tmp_path: Path) -> None:
     """Whatever the point: what is visible is a part without repeats, and the next run completes."""
     store = fill(tmp_path / "store", some_days(900))
     root = tmp_path / "archive"
@@ -183,7 +183,7 @@ def test_a_run_that_dies_is_gone_on_with(point: str, tmp_path: Path) -> None:
 
 KILL = """
 import os, signal, sys
-from tests.unit.spark.test_archive import run
+from tests.unit.spark.pipelines.archive.test_archive import run
 from pathlib import Path
 point, nth, store, root = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
 seen = []

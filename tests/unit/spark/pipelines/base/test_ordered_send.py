@@ -197,7 +197,7 @@ def test_message_groups_come_to_one_queue(name_server: str, topic: str, tmp_path
 
 
 @pytest.mark.parametrize("point", ["written-down", "sent", "counted"])
-def test_a_run_that_dies_is_gone_on_with(
+def test_the_next_run_continues_after_a_run_that_dies(
     point: str, name_server: str, topic: str, tmp_path: Path
 ) -> None:
     """Before and after a send, and before and after it is written down: each message once."""

@@ -1,13 +1,13 @@
-"""Which records were appended again as timed messages, while their log file is still there.
+"""Remembers which records newer ones replace, so that no message is delivered twice.
 
-The physical offsets of records that a newer one replaces are remembered, also over a crash, so that
-no message is delivered twice.
+Before a log file goes, the messages that wait in it are appended again as timed messages.  From the
+first append to the deletion of the file, both records of a message exist.  The physical offsets of
+the older records are in memory while the broker runs.
 
-Between the first append and the deletion of the file both records exist.  In this life the places
-are in memory.  For the next one ``config/cometmqMoved.json`` is written before the first append: it
-says below which physical offset messages may have been replaced, and from which queue offset of
-the timer topic on the newer ones lie; each of them names what it replaces (`codec.timer_moved`).
-Once the log begins behind that physical offset the file says nothing any more.
+After a crash they are found again with ``config/cometmqMoved.json``, which is written before the
+first append.  It says below which physical offset records may have been replaced, and from which
+queue offset of the timer topic on the newer ones lie.  Each newer record names the one it replaces
+(`codec.timer_moved`).  Once the log begins behind that physical offset, the file says nothing more.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cometmq.store.base.disk import Disk
     from cometmq.store.message_store import MessageStore
 
-__all__ = ["MovedPlaces"]
+__all__ = ["MovedRecords"]
 
 log = logging.getLogger("cometmq.broker")
 
@@ -44,7 +44,7 @@ class _Mark(msgspec.Struct, frozen=True, rename="camel"):
     timer_from: int = 0
 
 
-class MovedPlaces:
+class MovedRecords:
     """The replaced records of one store."""
 
     def __init__(self, disk: Disk, store: MessageStore) -> None:
@@ -52,35 +52,35 @@ class MovedPlaces:
         self._store = store
         self._folder = f"{store.config.root}/config"
         self._mark = _Mark()
-        self._places = array("q")
+        self._offsets = array("q")
         self.levels: dict[int, int] = {}
-        """By delay level: the queue offset behind messages that were replaced before the start."""
+        """Delay level -> queue offset behind the messages that were replaced before the start."""
 
-    def __contains__(self, place: object) -> bool:
-        """Whether the record at a physical offset is replaced; also for workers."""
-        assert isinstance(place, int)
-        places = self._places
-        found = bisect_left(places, place)
-        return found < len(places) and places[found] == place
+    def __contains__(self, physical_offset: object) -> bool:
+        """Whether the record at a physical offset is replaced; workers may ask too."""
+        assert isinstance(physical_offset, int)
+        offsets = self._offsets
+        number = bisect_left(offsets, physical_offset)
+        return number < len(offsets) and offsets[number] == physical_offset
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._offsets)
 
     def raw(self) -> bytes:
-        """All places, ascending, as 64-bit numbers."""
-        return self._places.tobytes()
+        """All physical offsets, ascending, as 64-bit numbers."""
+        return self._offsets.tobytes()
 
-    def add(self, place: int) -> None:
+    def add(self, physical_offset: int) -> None:
         """Note that a record is replaced."""
-        places = self._places
-        if not places or place > places[-1]:
-            places.append(place)
-        elif place not in self:
-            # Seldom; a worker may be looking at the old one.
-            self._places = array("q", sorted([*places, place]))
+        offsets = self._offsets
+        if not offsets or physical_offset > offsets[-1]:
+            offsets.append(physical_offset)
+        elif physical_offset not in self:
+            # Seldom.  A worker may be searching the old array, so that one stays as it is.
+            self._offsets = array("q", sorted([*offsets, physical_offset]))
 
     def load(self) -> None:
-        """Read what a crash has left.  Blocks; call it before anything is delivered."""
+        """Find the records that were replaced before a crash.  Blocks; call it before delivery."""
         try:
             self._mark = msgspec.json.decode(
                 self._disk.read_bytes(f"{self._folder}/{_NAME}"), type=_Mark
@@ -95,17 +95,18 @@ class MovedPlaces:
         if self._mark.below <= log_min:
             return
         next_offset = max(self._mark.timer_from, store.min_queue_offset(TIMER_TOPIC, 0))
-        found: set[int] = set()
+        replaced: set[int] = set()
         while units := store.units(TIMER_TOPIC, 0, next_offset, _READ_UNITS):
             next_offset += len(units)
             for unit in units:
                 if unit.size > 0:
-                    self._take(unit.physical_offset, log_min, found)
-        self._places = array("q", sorted(found))
-        if found:
-            log.info("%d messages were appended again before the last end", len(found))
+                    self._note_replaced(unit.physical_offset, log_min, replaced)
+        self._offsets = array("q", sorted(replaced))
+        if replaced:
+            log.info("%d messages were appended again before the last end", len(replaced))
 
-    def _take(self, physical_offset: int, log_min: int, found: set[int]) -> None:
+    def _note_replaced(self, physical_offset: int, log_min: int, replaced: set[int]) -> None:
+        """Add to `replaced` the record that the one at `physical_offset` replaces, if any."""
         try:
             record = self._store.message_at(physical_offset)
             raw = b"" if record is None else decode_message(record).raw_properties
@@ -115,20 +116,20 @@ class MovedPlaces:
         moved = moved_from(raw)
         if moved is None or moved.physical_offset < log_min:
             return
-        found.add(moved.physical_offset)
+        replaced.add(moved.physical_offset)
         if moved.level:
             behind = moved.queue_offset + 1
             self.levels[moved.level] = max(behind, self.levels.get(moved.level, 0))
 
     def prepare(self, end: int) -> Callable[[], None]:
-        """On the loop; the result, for a worker, makes a crash from now on recoverable."""
+        """On the loop; a worker calls the result, which makes a crash from now on recoverable."""
         store, mark = self._store, self._mark
         log_min = store.min_physical_offset
-        keep = bisect_left(self._places, log_min)
-        if keep:
-            self._places = self._places[keep:]
+        deleted_count = bisect_left(self._offsets, log_min)
+        if deleted_count:
+            self._offsets = self._offsets[deleted_count:]
         if mark.below > log_min:
-            # What was replaced in the same file before is still to be known.
+            # Records of the same file were replaced before: the mark must cover them too.
             wanted = _Mark(max(mark.below, end), mark.timer_from)
         else:
             wanted = _Mark(end, store.end_of_queue(TIMER_TOPIC, 0))

@@ -1,0 +1,268 @@
+"""Gives hostile frames, keys and units to the extension module, at each of its three entry points.
+
+`fuzz_native.py` starts it with a module built with sanitizers.  Each input is written to a file
+before it runs, so the input of a crash is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import random
+import struct
+import sys
+import time
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from typing import Any
+
+TOKENS = (
+    b'"', b"\\", b"\\u0041", b"\x01", b"\x02", b"{", b"}", b",", b"-1", b"0", b"9" * 18,
+    b"UNIQ_KEY\x01", b"KEYS\x01", b"TAGS\x01", b"DELAY", b"\xff", b"\x00", b'"j":"0"',
+    b'"cmqGroup":"g"', b'"flag":2', b"\xf0\x9f\x98\x80", b"\\b", b"\\f", b"\\n",
+    b"\\r", b"\\t", b"\\/",
+)  # fmt: skip
+TEXTS = ("", "a", "b c", "  ", "ü", "\U0001f600 x", "\ud800", "x" * 5000, "\x00")
+ORIGIN = bytes(36)
+START = 1 << 33
+"""Where the log of `run_gather_records` begins."""
+ERRORS = (TypeError, ValueError, OverflowError, MemoryError, AttributeError)
+"""What wrong arguments and scarce memory raise; no frame raises anything."""
+
+
+class Queue:
+    """A queue as the encoder sees it."""
+
+    def __init__(self, topic: bytes, *, is_watched: bool) -> None:
+        self.max = 5
+        self.magic = 0xDAA320A7
+        self.topic_part = bytes([len(topic) & 0xFF]) + topic
+        self.is_watched = is_watched
+
+
+class Held(Queue):
+    """A queue that is held: the encoder stops before it."""
+
+
+class Broken(Queue):
+    """A queue without what the encoder needs."""
+
+    def __init__(self) -> None:
+        self.max = 1 << 80
+
+
+class Fuzzer:
+    """Mutates frames and keys, and runs the module on them."""
+
+    def __init__(self, path: str, corpus: Path, seed: int, current: Path) -> None:
+        loader = ExtensionFileLoader("cometmq.native._core", path)
+        self.core: Any = module_from_spec(spec_from_loader(loader.name, loader))  # type: ignore[arg-type]
+        loader.exec_module(self.core)
+        self.scarce = ctypes.c_int.in_dll(ctypes.CDLL(path), "calls_until_scarce")
+        self.frames = [file.read_bytes() for file in sorted(corpus.iterdir())]
+        self.chance = random.Random(seed)
+        self.current = os.open(current, os.O_CREAT | os.O_RDWR | os.O_TRUNC)
+        self.encoders = [self.encoder() for _ in range(8)]
+        self.entries = (*[self.run_encode] * 6, self.run_hash_keys, self.run_gather_records)
+        self.executions = self.encoded = self.gathered = 0
+
+    def encoder(self) -> Any:
+        chance = self.chance
+        topics: dict[str, Any] = {}
+        for frame in self.frames:
+            for name in names_of(frame):
+                topics[name] = {number: self.queue(name.encode()) for number in range(8)}
+        topics["no dict"] = None
+        parts = [b"", b"x", b'{"code":0', b"y" * 300]
+        return self.core.SendEncoder(
+            dict.fromkeys(topics, 16),
+            chance.choice([set(), set(topics), 7]),
+            topics,
+            Queue,
+            chance.choice([b"", b"CLUSTER\x01c", b"CLUSTER\x01c", b"s" * 32000]),
+            tuple(chance.choice(parts) for _ in range(3)),
+            (bytes(5), chance.choice(parts)),
+            chance.choice(parts),
+            chance.getrandbits(32),
+            chance.random() < 0.8,
+        )
+
+    def queue(self, topic: bytes) -> Queue:
+        kind = self.chance.randrange(40)
+        if kind == 0:
+            return Broken()
+        queue_type = Held if kind == 1 else Queue
+        return queue_type(topic, is_watched=self.chance.random() < 0.5)
+
+    def spoilt_frame(self) -> bytes:
+        chance = self.chance
+        spoilt = bytearray(chance.choice(self.frames))
+        body_bytes = chance.randrange(200)
+        for _ in range(chance.choice((0, 0, 1, 1, 2, 5))):
+            position = chance.randrange(len(spoilt) + 1)
+            kind = chance.randrange(4)
+            if kind == 0:
+                spoilt[position:position] = chance.choice(TOKENS)
+            elif kind == 1:
+                del spoilt[position : position + chance.randrange(9)]
+            elif kind == 2 and position < len(spoilt):
+                spoilt[position] = chance.randrange(256)
+            else:
+                token = chance.choice(TOKENS)
+                spoilt[position : position + len(token)] = token
+        if chance.random() < 0.1 and len(spoilt) >= 8 + body_bytes:
+            spoilt[:4] = (len(spoilt) - 4).to_bytes(4, "big")
+            spoilt[5:8] = (len(spoilt) - 8 - body_bytes).to_bytes(3, "big")
+        return bytes(spoilt)
+
+    def run_encode(self) -> None:
+        chance = self.chance
+        data = b"".join(self.spoilt_frame() for _ in range(chance.choice((1, 1, 2, 8, 70))))
+        position = chance.choice((0,) * 9 + (chance.randrange(len(data) + 2) - 1,))
+        wrote = chance.choice((0, 1, 1 << 31, (1 << 62) + 1, -1))
+        limit = wrote + chance.choice((1 << 30, 1 << 30, 1 << 30, 700, 0, -1))
+        body_bytes_max = chance.choice((1 << 22, 1 << 22, 10, 0, -1, 1 << 40))
+        os.ftruncate(self.current, 0)
+        os.pwrite(self.current, data, 0)
+        encoder = chance.choice(self.encoders)
+        self.scarce.value = chance.randrange(12) if chance.random() < 0.1 else -1
+        run = encoder.encode(data, position, wrote, limit, 1 << 40, ORIGIN, body_bytes_max)
+        if run is None:
+            return
+        end, records, answers, queues, keys, arrivals = run
+        self.encoded += 1
+        units = [queue[1] for queue in queues]
+        sizes = [
+            int.from_bytes(unit[start + 8 : start + 12], "big")
+            for unit in units
+            for start in range(0, len(unit), 20)
+        ]
+        assert position < end <= len(data)
+        assert sum(sizes) == len(records) <= limit - wrote
+        assert len(keys) in {0, len(sizes)}
+        assert len(arrivals) <= len(sizes)
+        assert count_frames(answers) <= len(sizes)
+
+    def run_hash_keys(self) -> None:
+        chance = self.chance
+        batch: Any = [
+            (chance.choice(TEXTS), chance.getrandbits(62), chance.getrandbits(44), self.keys())
+            for _ in range(chance.choice((0, 1, 3, 40)))
+        ]
+        if batch and chance.random() < 0.05:
+            odd = (None, 1, (), ("t",), ("t", 1 << 70, 0, (None, None, None)), ("t", 0, 0, None),
+                   ("t", 0, 0, [None, None, None]), (b"t", 0, 0, (1, 2, 3)))  # fmt: skip
+            batch[chance.randrange(len(batch))] = chance.choice(odd)
+        os.ftruncate(self.current, 0)
+        os.pwrite(self.current, repr(batch).encode("utf-8", "surrogatepass"), 0)
+        self.scarce.value = chance.randrange(12) if chance.random() < 0.1 else -1
+        columns = self.core.hash_keys(batch)
+        assert len({len(column) for column in columns}) == 1
+
+    def keys(self) -> Any:
+        if self.chance.random() < 0.1:
+            return self.chance.randbytes(self.chance.randrange(17))
+        texts = [self.chance.choice((None, None, *TEXTS)) for _ in range(3)]
+        if self.chance.random() < 0.2:
+            texts[1] = "".join(map(chr, self.chance.choices(range(0x20, 0xD000), k=5)))
+        if self.chance.random() < 0.01:
+            texts[2] = 7  # type: ignore[call-overload]
+        return texts[0], texts[1], texts[2]
+
+    def run_gather_records(self) -> None:
+        """Units of records that lie one behind the other or apart; some are spoilt."""
+        chance = self.chance
+        log = bytearray()
+        units = bytearray()
+        codes = [0, 1, -1, 1 << 40, -(1 << 33)]
+        for _ in range(chance.choice((0, 1, 5, 70, 200))):
+            log += bytes(chance.choice((0, 0, 40)))
+            size = chance.choice((36, 37, 100))
+            magic = chance.choice((0xDAA320A7, 0xDAA320AB) * 50 + (0xBBCCDDEE,))
+            units += struct.pack(
+                ">qiq", START + len(log), size, chance.choice(codes[:3] * 9 + codes)
+            )
+            log += struct.pack(">IIqqiq", size, magic, 0, 0, 0, START + len(log)) + bytes(size - 36)
+        for _ in range(chance.choice((0, 0, 0, 0, 1, 3)) if units else 0):
+            units[chance.randrange(len(units))] = chance.randrange(256)
+        reads = chance.choice((bytes, memoryview, lambda part: part[:-1], lambda part: None, str))
+        read_max = chance.choice((1, 1, 1, 1, 1, 2))
+
+        def read(position: int, size: int) -> Any:
+            start = position - START
+            return reads(bytes(log[start : start + size]) * read_max if size < 1 << 20 else b"")
+
+        os.ftruncate(self.current, 0)
+        os.pwrite(self.current, units, 0)
+        self.scarce.value = chance.randrange(12) if chance.random() < 0.1 else -1
+        count = len(units) // 20
+        first = chance.choice((0, 0, 0, count // 2, count + 1, -1))
+        wanted = chance.choice(
+            (None, None, frozenset(codes[:2]), frozenset(range(40)), frozenset(), {"a"}, 7)
+        )
+        limits = (chance.choice((32, 1, 1000, 0)), chance.choice((1 << 20, 100, 0, -1)))
+        result = self.core.gather_records(
+            units, first, count - first + chance.choice((0, 0, 0, 0, 1, -1)), wanted, *limits,
+            chance.choice((1 << 20, 1 << 20, 50)), read,
+        )  # fmt: skip
+        if result is not None:
+            body, record_count, examined = result
+            self.gathered += 1
+            assert record_count <= min(limits[0], examined) <= examined <= count
+            assert len(body) >= 36 * record_count
+
+    def run(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for _ in range(100):
+                self.executions += 1
+                with contextlib.suppress(*ERRORS):
+                    self.entries[self.executions % len(self.entries)]()
+            if self.executions % 20_000 == 0:
+                self.scarce.value = -1
+                self.encoders[self.chance.randrange(8)] = self.encoder()
+
+
+def count_frames(data: bytes) -> int:
+    """How many frames the bytes are; they are whole ones."""
+    count = position = 0
+    while position < len(data):
+        position += 4 + int.from_bytes(data[position : position + 4], "big")
+        count += 1
+    assert position == len(data)
+    return count
+
+
+def names_of(frame: bytes) -> list[str]:
+    """The topic that a frame of the corpus sends to."""
+    for before, behind in ((b'"b":"', b'"'), (b'"topic":"', b'"')):
+        if before in frame:
+            return [frame.split(before)[1].split(behind)[0].decode("latin-1")]
+    if b"\x00\x01b" in frame:
+        value = frame.split(b"\x00\x01b")[1]
+        return [value[4 : 4 + value[3]].decode("latin-1")]
+    return []
+
+
+def main() -> None:
+    """Run for some seconds and print what was done."""
+    path, corpus, seed, seconds, current = sys.argv[1:]
+    fuzzer = Fuzzer(path, Path(corpus), int(seed), Path(current))
+    fuzzer.run(float(seconds))
+    print(
+        json.dumps(
+            {
+                "executions": fuzzer.executions,
+                "processor_seconds": round(time.process_time(), 1),
+                "runs_encoded": fuzzer.encoded,
+                "pulls_gathered": fuzzer.gathered,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

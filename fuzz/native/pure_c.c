@@ -1,0 +1,334 @@
+/* Gives hostile bytes to what the core has without Python: read_send, read_message_keys, hashes.
+ *
+ *     pure_c CORPUS SEED SECONDS     mutate the files of a folder until the time is over
+ *     pure_c --replay FILE           run one input
+ *
+ * The same corpus and seed give the same inputs in the same order.  An input that reaches a new
+ * part of the core joins the corpus.  With clang the same checks run under libFuzzer, which brings
+ * its own mutations (-DWITH_LIBFUZZER).
+ */
+#define _GNU_SOURCE
+#include "hash.h"
+#include "message_keys.h"
+#include "send_header.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "scarce.h"
+
+void __sanitizer_set_death_callback(void (*callback)(void));
+
+enum { INPUT_BYTES_MAX = 2048, CORPUS_MAX = 8192 };
+
+/* -- what holds for every input ---------------------------------------------------------------- */
+
+static void fail(const char *what) {
+    fprintf(stderr, "\nWRONG: %s\n", what);
+    abort();
+}
+
+static bool lies_in(Span part, Span whole) {
+    return part.start >= whole.start && part.size <= whole.size &&
+           (size_t)(part.start - whole.start) <= whole.size - part.size;
+}
+
+static uint32_t crc32_bit_by_bit(Span span) {
+    uint32_t crc = ~0u;
+    for (size_t i = 0; i < span.size; i++) {
+        crc ^= span.start[i];
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc & 1 ? crc >> 1 ^ 0xEDB88320u : crc >> 1;
+    }
+    return ~crc;
+}
+
+static void check_keys(Span text) {
+    MessageKeys keys;
+    if (!read_message_keys(text, &keys))
+        return;
+    const Span values[] = {keys.uniq_key, keys.keys, keys.tags};
+    for (int i = 0; i < 3; i++)
+        if (values[i].start != NULL && (values[i].size == 0 || !lies_in(values[i], text)))
+            fail("a key lies outside the property string");
+    if (keys.uniq_key.start == NULL)
+        fail("there is no UNIQ_KEY");
+    java_hash(0, keys.tags.start == NULL ? keys.uniq_key : keys.tags);
+}
+
+/* Check the sends at the beginning; whether there is one. */
+static bool check_frames(Span data, Buffer *text) {
+    Cursor cursor = cursor_of(data);
+    bool is_send = false;
+    SendHeader send;
+    Span body;
+    while (read_send(&cursor, text, &send, &body)) {
+        if (!lies_in(body, data) || !lies_in(send.topic, data) ||
+            !(lies_in(send.properties, data) || lies_in(send.properties, buffer_span(text))))
+            fail("a part of a send lies outside its bytes");
+        if (!is_ascii(send.topic) || !is_ascii(send.properties))
+            fail("a text is not ASCII");
+        crc32_of(body);
+        check_keys(send.properties);
+        is_send = true;
+    }
+    if (bytes_left(&cursor) > data.size)
+        fail("the cursor left its bytes");
+    return is_send;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
+    static bool is_prepared;
+    static Buffer text;
+    if (!is_prepared)
+        crc32_prepare();
+    is_prepared = true;
+    Span data = {bytes, size};
+    /* The last byte of some inputs decides when memory is scarce. */
+    calls_until_scarce = size != 0 && bytes[size - 1] < 4 ? bytes[size - 1] : -1;
+    bool is_send = check_frames(data, &text);
+    buffer_free(&text);
+    calls_until_scarce = -1;
+    if (is_send)
+        return 0;
+    /* Text behind the lengths of a frame, of which some is enough. */
+    Cursor cursor = cursor_of(data);
+    read_bytes(&cursor, 8);
+    Span rest = read_rest(&cursor);
+    check_keys(rest);
+    rest.size = rest.size < 64 ? rest.size : 64;
+    java_hash_utf8(7, rest);
+    if (crc32_of(rest) != crc32_bit_by_bit(rest))
+        fail("crc32_of differs from the definition");
+    return 0;
+}
+
+#ifndef WITH_LIBFUZZER
+
+/* -- which parts of the core were reached ------------------------------------------------------ */
+
+static bool is_reached[1 << 16];
+static bool is_new;
+
+/* The core's files are compiled with -fsanitize-coverage=trace-pc. */
+void __sanitizer_cov_trace_pc(void);
+void __sanitizer_cov_trace_pc(void) {
+    uintptr_t part = (uintptr_t)__builtin_return_address(0) - (uintptr_t)&crc32_prepare;
+    bool *reached = &is_reached[part & 0xFFFF];
+    is_new |= !*reached;
+    *reached = true;
+}
+
+/* -- mutation ---------------------------------------------------------------------------------- */
+
+typedef struct {
+    uint8_t *bytes;
+    size_t size;
+} Input;
+
+static Input corpus[CORPUS_MAX];
+static size_t corpus_count;
+static uint64_t chance_state;
+
+static uint32_t chance(uint32_t end) {
+    chance_state ^= chance_state << 13;
+    chance_state ^= chance_state >> 7;
+    chance_state ^= chance_state << 17;
+    return (uint32_t)((chance_state >> 32) * end >> 32);
+}
+
+#define TOKEN(text) {text, sizeof(text) - 1}
+static const struct {
+    const char *text;
+    size_t size;
+} tokens[] = {
+    TOKEN("\""),          TOKEN("\\"),          TOKEN("\\u00"),       TOKEN("\\u0041"),
+    TOKEN("\\b"), TOKEN("\\f"), TOKEN("\\r"), TOKEN("\\t"), TOKEN("\\/"),
+    TOKEN("\\u0000"),     TOKEN("\\u0080"),     TOKEN("\\n"),         TOKEN("{"),
+    TOKEN("}"),           TOKEN(","),           TOKEN(":"),           TOKEN("-"),
+    TOKEN("0"),           TOKEN("00"),          TOKEN("null"),        TOKEN("true"),
+    TOKEN("false"),       TOKEN("2147483647"),  TOKEN("-2147483648"), TOKEN("2147483648"),
+    TOKEN("999999999999999999"),                TOKEN("9999999999999999999"),
+    TOKEN("\"code\":310"), TOKEN("\"code\":10"), TOKEN("\"extFields\":{"), TOKEN("\"flag\":2"),
+    TOKEN("\"opaque\":"), TOKEN("\"b\":\"t\""), TOKEN("\"e\":\"0\""), TOKEN("\"f\":\"0\""),
+    TOKEN("\"g\":\"1\""), TOKEN("\"h\":\"0\""), TOKEN("\"i\":\""),    TOKEN("\"j\":\"0\""),
+    TOKEN("\"m\":\"false\""), TOKEN("\"cmqGroup\":\"g\""), TOKEN("\"properties\":\""),
+    TOKEN("\x01"),        TOKEN("\x02"),        TOKEN("UNIQ_KEY\x01"), TOKEN("\x02KEYS\x01"),
+    TOKEN("\x02TAGS\x01"), TOKEN("DELAY"),      TOKEN("TIMER_"),      TOKEN("TRAN_MSG"),
+    TOKEN("POP_CK"),      TOKEN("\xF0\x9F\x98\x80"), TOKEN("\xC3\xA9"), TOKEN("\xE2\x82\xAC"),
+    TOKEN("\xFF"),        TOKEN("\x00"),        TOKEN("\x01\x36"),    TOKEN("\x00\x0A"),
+    TOKEN("\x00\x01" "b\x00\x00\x00\x01t"),     TOKEN("\x00\x08" "cmqGroup\x00\x00\x00\x01g"),
+};
+
+static const uint32_t numbers[] = {0,      1,       2,          3,          4,          7,
+                                   8,      0x7FFF,  0x8000,     0xFFFF,     0xFFFFFF,   0x1000000,
+                                   0xFFFFFC, 0xFFFFFD, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF};
+
+/* Put bytes in place of others, as far as there is room. */
+static size_t replace(uint8_t *bytes, size_t size, size_t at, size_t gone, const void *put,
+                      size_t put_bytes) {
+    if (size - gone + put_bytes > INPUT_BYTES_MAX)
+        return size;
+    memmove(bytes + at + put_bytes, bytes + at + gone, size - at - gone);
+    memcpy(bytes + at, put, put_bytes);
+    return size - gone + put_bytes;
+}
+
+static size_t mutate_once(uint8_t *bytes, size_t size) {
+    size_t at = chance((uint32_t)size + 1);
+    size_t left = size - at;
+    uint8_t word[8];
+    const Input *other;
+    size_t from, count;
+    switch (chance(8)) {
+    case 0:
+        if (left != 0)
+            bytes[at] ^= (uint8_t)(1u << chance(8));
+        return size;
+    case 1:
+        if (left != 0)
+            bytes[at] = (uint8_t)chance(256);
+        return size;
+    case 2:
+        count = chance(sizeof tokens / sizeof *tokens);
+        return replace(bytes, size, at, 0, tokens[count].text, tokens[count].size);
+    case 3:
+        count = chance(sizeof tokens / sizeof *tokens);
+        return replace(bytes, size, at, left < tokens[count].size ? left : tokens[count].size,
+                       tokens[count].text, tokens[count].size);
+    case 4:
+        count = chance(left < 24 ? (uint32_t)left + 1 : 24);
+        return replace(bytes, size, at, count, "", 0);
+    case 5:
+        if (left < 4)
+            return size;
+        store_u32(word, numbers[chance(sizeof numbers / sizeof *numbers)]);
+        count = chance(2) ? 4 : 2;
+        return replace(bytes, size, at, count, word + 4 - count, count);
+    case 6:
+        other = &corpus[chance((uint32_t)corpus_count)];
+        from = chance((uint32_t)other->size + 1);
+        count = chance((uint32_t)(other->size - from < 64 ? other->size - from + 1 : 64));
+        return replace(bytes, size, at, chance(2) && count <= left ? count : 0,
+                       other->bytes + from, count);
+    default:
+        return chance(8) ? size : at;
+    }
+}
+
+/* Make the lengths of the frame right again, so that the damage is deep inside. */
+static void repair(uint8_t *bytes, size_t size, size_t body_bytes) {
+    if (size < 8 + body_bytes)
+        return;
+    store_u32(bytes, (uint32_t)size - 4);
+    store_u32(bytes + 4, (uint32_t)(bytes[4] & 1) << 24 | (uint32_t)(size - 8 - body_bytes));
+}
+
+static size_t mutate(uint8_t *bytes) {
+    const Input *base = &corpus[chance((uint32_t)corpus_count)];
+    size_t size = base->size;
+    memcpy(bytes, base->bytes, size);
+    size_t body_bytes = 0;
+    if (size >= 8 && (load_u32(bytes + 4) & 0xFFFFFF) <= size - 8)
+        body_bytes = size - 8 - (load_u32(bytes + 4) & 0xFFFFFF);
+    for (uint32_t rounds = 1 + chance(4); rounds != 0; rounds--)
+        size = mutate_once(bytes, size);
+    if (chance(4) != 0)
+        repair(bytes, size, body_bytes);
+    return size;
+}
+
+/* -- the run ----------------------------------------------------------------------------------- */
+
+static Input now;
+static uint64_t execution_count;
+
+static void tell_input(void) {
+    fprintf(stderr, "execution %llu, input ", (unsigned long long)execution_count);
+    for (size_t i = 0; i < now.size; i++)
+        fprintf(stderr, "%02x", now.bytes[i]);
+    fprintf(stderr, "\n");
+}
+
+/* Run an input in bytes of exactly its size, so that a step beyond them is seen. */
+static void run_input(const uint8_t *bytes, size_t size) {
+    now = (Input){malloc(size), size};
+    if (size != 0)
+        memcpy(now.bytes, bytes, size);
+    execution_count++;
+    LLVMFuzzerTestOneInput(now.bytes, now.size);
+    free(now.bytes);
+}
+
+static void keep(const uint8_t *bytes, size_t size) {
+    if (corpus_count == CORPUS_MAX)
+        return;
+    uint8_t *copy = malloc(size + 1);
+    memcpy(copy, bytes, size);
+    corpus[corpus_count++] = (Input){copy, size};
+}
+
+static int is_visible(const struct dirent *entry) {
+    return entry->d_name[0] != '.';
+}
+
+static void load_file(const char *path) {
+    uint8_t bytes[INPUT_BYTES_MAX];
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) {
+        perror(path);
+        exit(2);
+    }
+    keep(bytes, fread(bytes, 1, sizeof bytes, file));
+    fclose(file);
+}
+
+static void load_corpus(const char *folder) {
+    struct dirent **entries;
+    int count = scandir(folder, &entries, is_visible, alphasort);
+    for (int i = 0; i < count; i++) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/%s", folder, entries[i]->d_name);
+        load_file(path);
+        free(entries[i]);
+    }
+    free(entries);
+}
+
+static double processor_seconds(void) {
+    return (double)clock() / CLOCKS_PER_SEC;
+}
+
+int main(int count, char **arguments) {
+    __sanitizer_set_death_callback(tell_input);
+    if (count == 3 && strcmp(arguments[1], "--replay") == 0) {
+        load_file(arguments[2]);
+        run_input(corpus[0].bytes, corpus[0].size);
+        return 0;
+    }
+    if (count != 4)
+        return 2;
+    load_corpus(arguments[1]);
+    chance_state = strtoull(arguments[2], NULL, 10) * 2 + 1;
+    struct timespec start, stop;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    for (size_t i = 0, end = corpus_count; i < end; i++)
+        run_input(corpus[i].bytes, corpus[i].size);
+    uint8_t bytes[INPUT_BYTES_MAX];
+    do {
+        for (int i = 0; i < 4096; i++) {
+            size_t size = mutate(bytes);
+            is_new = false;
+            run_input(bytes, size);
+            if (is_new)
+                keep(bytes, size);
+        }
+        clock_gettime(CLOCK_MONOTONIC, &stop);
+    } while ((double)(stop.tv_sec - start.tv_sec) < atof(arguments[3]));
+    printf("{\"executions\": %llu, \"processor_seconds\": %.1f, \"corpus\": %zu}\n",
+           (unsigned long long)execution_count, processor_seconds(), corpus_count);
+    return 0;
+}
+
+#endif

@@ -1,0 +1,106 @@
+"""The native core: the inner loops in C, for what is plain.
+
+It accepts or stops: it takes whole what it recognises, and leaves everything else, untouched, to
+the Python text, which is the specification, serves every case, and says what is wrong.  The core
+opens no file and no socket, reads no clock, logs nothing and decides nothing.
+
+The C files lie in ``c``.  A build has the core where a C compiler was found (hatch_build.py);
+everywhere else, and with ``COMETMQ_PURE=1``, the Python text does the work.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Mapping
+
+__all__ = ["PURE_VARIABLE", "SendEncoder", "describe", "gather_records", "hash_keys"]
+
+PURE_VARIABLE: Final = "COMETMQ_PURE"
+"""Set to 1, it switches the core off."""
+
+PendingKeys = tuple[str, int, int, tuple[str | None, str | None, str | None] | bytes]
+"""Topic, physical offset, store time and index keys of a message, or the hashes of the keys."""
+EncodedSends = tuple[
+    int, bytes, bytes, list[tuple[Any, bytes, int, int]], list[PendingKeys],
+    list[tuple[str, int, int, int]],
+]  # fmt: skip
+"""End of the last frame; records; answers; queues with their units, next queue offset and first
+physical offset; index keys; arrivals at watched queues."""
+
+
+class _GatherRecords(Protocol):
+    """Gathers the records of units in one body; c/records.c."""
+
+    def __call__(
+        self,
+        units: bytes | bytearray,
+        first: int,
+        count: int,
+        codes: frozenset[int] | None,
+        max_count: int,
+        max_bytes: int,
+        span_max: int,
+        read: Callable[[Any, int], memoryview | None],
+        /,
+    ) -> tuple[bytes | memoryview, int, int] | None:
+        """Return the body, the number of its records and of the examined units; None to stop."""
+
+
+class _SendEncoder(Protocol):
+    """Encodes plain sends; c/sends.c."""
+
+    def encode(
+        self,
+        data: bytes,
+        position: int,
+        wrote: int,
+        limit: int,
+        store_ms: int,
+        origin: bytes,
+        body_bytes_max: int,
+        /,
+    ) -> EncodedSends | None:
+        """Encode the sends of ``data`` from ``position`` on; None where the first is not plain."""
+
+
+class _SendEncoderType(Protocol):
+    def __call__(
+        self,
+        queue_counts: Mapping[str, int],
+        moving_topics: Container[str],
+        topics: Mapping[str, Mapping[int, object]],
+        queue_type: type,
+        suffix: bytes,
+        json_answer: tuple[bytes, bytes, bytes],
+        binary_answer: tuple[bytes, bytes],
+        id_start: bytes,
+        sys_flag_mask: int,
+        is_indexed: bool,
+    ) -> _SendEncoder: ...
+
+
+SendEncoder: _SendEncoderType | None = None
+hash_keys: Callable[[list[PendingKeys]], tuple[bytes, bytes, bytes]] | None = None
+gather_records: _GatherRecords | None = None
+_absence = ""
+if os.environ.get(PURE_VARIABLE) == "1":
+    _absence = f"{PURE_VARIABLE}=1"
+else:
+    try:
+        _core = import_module("cometmq.native._core")
+        SendEncoder, hash_keys, gather_records = (
+            _core.SendEncoder, _core.hash_keys, _core.gather_records,
+        )  # fmt: skip
+    except ImportError:
+        _absence = "this installation was built without the core"
+    except AttributeError:
+        _absence = "the core is older than this tree, run python hatch_build.py"
+
+
+def describe() -> str:
+    """Say which of the two does the work: ``native core``, or ``pure Python`` with the reason."""
+    return f"pure Python ({_absence})" if _absence else "native core"

@@ -1,0 +1,211 @@
+/* Bytes in and bytes out: a cursor that cannot leave its bytes, and a buffer that grows.
+ *
+ * Whatever comes from the network or from a file is read through a Cursor, and only this file
+ * compares an address with an end (tests/unit/native/test_c_text.py).  A read that would leave the
+ * bytes returns false, NULL or -1, and the caller stops.
+ */
+#ifndef COMETMQ_BYTES_H
+#define COMETMQ_BYTES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Bytes of somebody else, with their number. */
+typedef struct {
+    const uint8_t *start;
+    size_t size;
+} Span;
+
+/* The unread rest of some bytes. */
+typedef struct {
+    const uint8_t *next;
+    const uint8_t *end;
+} Cursor;
+
+static inline Cursor cursor_of(Span span) {
+    /* C has no sum of NULL and a number, be it 0. */
+    return (Cursor){span.start, span.size == 0 ? span.start : span.start + span.size};
+}
+
+static inline size_t bytes_left(const Cursor *cursor) {
+    return (size_t)(cursor->end - cursor->next);
+}
+
+/* The next `size` bytes, which are then read; NULL where fewer are left. */
+static inline const uint8_t *read_bytes(Cursor *cursor, size_t size) {
+    if (size > bytes_left(cursor))
+        return NULL;
+    const uint8_t *bytes = cursor->next;
+    cursor->next += size;
+    return bytes;
+}
+
+/* The next byte, unread; -1 at the end. */
+static inline int peek_byte(const Cursor *cursor) {
+    return cursor->next < cursor->end ? *cursor->next : -1;
+}
+
+/* The next byte, which is then read; -1 at the end. */
+static inline int take_byte(Cursor *cursor) {
+    return cursor->next < cursor->end ? *cursor->next++ : -1;
+}
+
+/* The byte in front of the next one; -1 at the start of all the bytes. */
+static inline int byte_before(Cursor cursor, Span all) {
+    return cursor.next > all.start ? cursor.next[-1] : -1;
+}
+
+/* Read one byte if it is the wanted one. */
+static inline bool read_byte(Cursor *cursor, uint8_t wanted) {
+    bool is_next = peek_byte(cursor) == wanted;
+    cursor->next += is_next;
+    return is_next;
+}
+
+/* Read a text if it comes next. */
+static inline bool read_text(Cursor *cursor, const char *text, size_t size) {
+    if (size > bytes_left(cursor) || memcmp(cursor->next, text, size) != 0)
+        return false;
+    cursor->next += size;
+    return true;
+}
+
+/* What was read between two positions. */
+static inline Span span_between(Cursor from, Cursor to) {
+    return (Span){from.next, (size_t)(to.next - from.next)};
+}
+
+/* Read the bytes before a byte, and that byte; false where it does not come. */
+static inline bool read_until(Cursor *cursor, uint8_t last, Span *before) {
+    size_t left = bytes_left(cursor);
+    const uint8_t *at = left == 0 ? NULL : memchr(cursor->next, last, left);
+    if (at == NULL)
+        return false;
+    *before = (Span){cursor->next, (size_t)(at - cursor->next)};
+    cursor->next = at + 1;
+    return true;
+}
+
+/* All that is left, which is then read. */
+static inline Span read_rest(Cursor *cursor) {
+    Span rest = {cursor->next, bytes_left(cursor)};
+    cursor->next = cursor->end;
+    return rest;
+}
+
+/* Read the next word of text in which spaces separate words; false behind the last one. */
+static inline bool read_word(Cursor *cursor, Span *word) {
+    while (read_byte(cursor, ' '))
+        continue;
+    if (!read_until(cursor, ' ', word))
+        *word = read_rest(cursor);
+    return word->size != 0;
+}
+
+static inline uint16_t load_u16(const uint8_t *at) {
+    return (uint16_t)(at[0] << 8 | at[1]);
+}
+
+static inline uint32_t load_u32(const uint8_t *at) {
+    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+}
+
+static inline uint64_t load_u64(const uint8_t *at) {
+    return (uint64_t)load_u32(at) << 32 | load_u32(at + 4);
+}
+
+static inline bool read_u16(Cursor *cursor, uint16_t *value) {
+    const uint8_t *at = read_bytes(cursor, 2);
+    if (at != NULL)
+        *value = load_u16(at);
+    return at != NULL;
+}
+
+static inline bool read_u32(Cursor *cursor, uint32_t *value) {
+    const uint8_t *at = read_bytes(cursor, 4);
+    if (at != NULL)
+        *value = load_u32(at);
+    return at != NULL;
+}
+
+static inline void store_u16(uint8_t *at, uint16_t value) {
+    at[0] = (uint8_t)(value >> 8);
+    at[1] = (uint8_t)value;
+}
+
+static inline void store_u32(uint8_t *at, uint32_t value) {
+    at[0] = (uint8_t)(value >> 24);
+    at[1] = (uint8_t)(value >> 16);
+    at[2] = (uint8_t)(value >> 8);
+    at[3] = (uint8_t)value;
+}
+
+static inline void store_u64(uint8_t *at, uint64_t value) {
+    store_u32(at, (uint32_t)(value >> 32));
+    store_u32(at + 4, (uint32_t)value);
+}
+
+static inline bool is_equal(Span span, const void *bytes, size_t size) {
+    return span.size == size && memcmp(span.start, bytes, size) == 0;
+}
+
+static inline bool ends_with(Span span, uint8_t byte) {
+    return span.size != 0 && span.start[span.size - 1] == byte;
+}
+
+static inline bool is_ascii(Span text) {
+    uint8_t all = 0;
+    for (size_t i = 0; i < text.size; i++)
+        all |= text.start[i];
+    return all < 0x80;
+}
+
+/* Bytes that are being written. */
+typedef struct {
+    uint8_t *bytes;
+    size_t size;
+    size_t capacity;
+} Buffer;
+
+/* Make room for `size` more bytes and return where they go; NULL without memory. */
+static inline uint8_t *buffer_room(Buffer *buffer, size_t size) {
+    if (buffer->bytes == NULL || size > buffer->capacity - buffer->size) {
+        size_t capacity = buffer->capacity < 4096 ? 4096 : buffer->capacity;
+        while (size > capacity - buffer->size) {
+            if (capacity > SIZE_MAX / 2)
+                return NULL;
+            capacity *= 2;
+        }
+        uint8_t *bytes = realloc(buffer->bytes, capacity);
+        if (bytes == NULL)
+            return NULL;
+        buffer->bytes = bytes;
+        buffer->capacity = capacity;
+    }
+    return buffer->bytes + buffer->size;
+}
+
+/* Add bytes; false without memory. */
+static inline bool buffer_add(Buffer *buffer, const void *bytes, size_t size) {
+    uint8_t *room = buffer_room(buffer, size);
+    if (room == NULL)
+        return false;
+    if (size != 0)
+        memcpy(room, bytes, size);
+    buffer->size += size;
+    return true;
+}
+
+static inline Span buffer_span(const Buffer *buffer) {
+    return (Span){buffer->bytes, buffer->size};
+}
+
+static inline void buffer_free(Buffer *buffer) {
+    free(buffer->bytes);
+    *buffer = (Buffer){0};
+}
+
+#endif

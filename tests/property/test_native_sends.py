@@ -1,0 +1,398 @@
+"""The native core and the Python text give the same bytes: answers, log, queues and index."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import random
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.request_fields import LONG_NAMES, pull_fields, send_fields
+
+from cometmq import native
+from cometmq.broker import Broker, load_config
+from cometmq.model.topic import TopicConfig
+from cometmq.net.env import Environment
+from cometmq.net.network import TcpNetwork
+from cometmq.store.base.disk import RealDisk
+from cometmq.store.message_store import MessageStore
+from cometmq.wire.command.command import RemotingCommand, encode_command
+
+pytestmark = pytest.mark.skipif(
+    native.SendEncoder is None, reason=f"there is nothing to compare: {native.describe()}"
+)
+
+LONG_TOPIC = "long-" * 26  # over 127 characters: its records have another form
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    now = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now / 1000
+
+
+class Workers:
+    """Workers whose work is done at once."""
+
+    def submit(self, work: Callable[[], Any], done: Callable[[Any], None] | None = None) -> None:
+        result: Any
+        try:
+            result = work()
+        except Exception as error:
+            result = error
+        if done is not None:
+            asyncio.get_running_loop().call_soon(done, result)
+
+    def shutdown(self) -> None:
+        """Nothing runs."""
+
+
+@dataclasses.dataclass
+class Port:
+    port: int
+
+    def close(self) -> None:
+        """Nothing listens."""
+
+
+class Network(TcpNetwork):
+    """Keeps how a server accepts a connection."""
+
+    accept: Callable[[], asyncio.Protocol]
+
+    async def listen(self, host: str, port: int, accept: Callable[[], asyncio.Protocol]) -> Port:
+        self.accept = accept
+        return Port(port)
+
+
+class Transport(asyncio.Transport):
+    """Collects what is written."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 40000)})
+        self.data = b""
+        self.is_closed = False
+
+    def write(self, data: Any) -> None:
+        self.data += bytes(data)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Nothing waits."""
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    abort = close
+
+
+class Side:
+    """One of the two brokers, without a socket."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self.folder = folder
+        self.network = Network()
+        env = Environment(clock, random.Random(7), self.network, Workers())
+        config = load_config(
+            overrides={
+                "listenPort": 10911,
+                "brokerIP1": "127.0.0.1",
+                "bindAddress": "127.0.0.1",
+                "storePathRootDir": str(folder),
+                "maxMessageSize": 300,
+                "mappedFileSizeCommitLog": 1 << 16,
+                "mappedFileSizeConsumeQueue": 20 * 100,
+                "maxHashSlotNum": 50,
+                "maxIndexNum": 400,
+            },
+            environment={},
+        ).config
+        self.broker = Broker(config, env, RealDisk())
+
+    @property
+    def store(self) -> MessageStore:
+        return self.broker.state.store
+
+    async def start(self) -> None:
+        await self.broker.start()
+        state = self.broker.state
+        for topic in ("t", "u", LONG_TOPIC):
+            config = TopicConfig(topic, 4, 4)
+            state.topics.put(config, state.env.clock.now_ms())
+            state.topic_changed(config)
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    async def exchange(self, chunks: list[bytes]) -> bytes:
+        """Give a new connection these reads; return all that it was sent."""
+        transport = Transport()
+        connection = self.network.accept()
+        connection.connection_made(transport)
+        for chunk in chunks:
+            if not transport.is_closed:
+                connection.data_received(chunk)  # type: ignore[attr-defined]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        connection.connection_lost(None)
+        return transport.data
+
+    def queues(self) -> dict[tuple[str, int], tuple[int, int, int, bytes, bool]]:
+        """Of every queue what the next send and the next pull see."""
+        return {
+            (queue.topic, queue.queue_id): (
+                queue.max, queue.visible, queue.written, bytes(queue.tail), queue.is_dirty
+            )
+            for queues in self.store.queues_by_topic.values()
+            for queue in queues.values()
+        }  # fmt: skip
+
+    def files(self) -> dict[str, bytes]:
+        """Log, queues and index, which have every byte of every message."""
+        files = {
+            str(path.relative_to(self.folder)): path.read_bytes()
+            for root in ("commitlog", "consumequeue")
+            for path in sorted((self.folder / root).rglob("*"))
+            if path.is_file()
+        }
+        # The name of an index file is the time when it was made, which a timer decides.
+        for number, path in enumerate(sorted((self.folder / "index").iterdir())):
+            files[f"index {number}"] = path.read_bytes()
+        return files
+
+
+class Pair:
+    """A broker with the native core and one without, which get the same bytes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = Clock()
+        self.runner = asyncio.Runner()
+        self.fast = Side(folder / "native", self.clock)
+        self.pure = Side(folder / "pure", self.clock)
+        self.native_bytes = 0
+
+    def open(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.runner.run(self.fast.start())
+        monkeypatch.setattr(native, "SendEncoder", None)
+        self.runner.run(self.pure.start())
+        server = self.fast.broker._server
+        front = server.front
+        assert front is not None
+
+        def counted(data: bytes, *how: Any) -> tuple[int, bytes]:
+            end, answers = front(data, *how)
+            self.native_bytes += end
+            return end, answers
+
+        server.front = counted
+        assert self.pure.broker._server.front is None
+
+    def exchange(self, chunks: list[bytes]) -> None:
+        self.clock.now += 1
+        fast = self.runner.run(self.fast.exchange(chunks))
+        pure = self.runner.run(self.pure.exchange(chunks))
+        assert fast == pure
+        assert self.fast.store.max_physical_offset == self.pure.store.max_physical_offset
+        assert self.fast.queues() == self.pure.queues()
+
+    def close(self) -> None:
+        self.runner.run(self.fast.broker.stop())
+        self.runner.run(self.pure.broker.stop())
+        self.runner.close()
+        fast, pure = self.fast.files(), self.pure.files()
+        assert fast.keys() == pure.keys()
+        assert [name for name in fast if fast[name] != pure[name]] == []
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        pair = Pair(tmp_path)
+        pair.open(monkeypatch)
+        yield pair
+        pair.close()
+
+
+def json_frame(header: dict[str, Any], body: bytes, *, spaces: bool = False) -> bytes:
+    separators = None if spaces else (",", ":")
+    raw = json.dumps(header, separators=separators, ensure_ascii=False).encode()
+    return struct.pack(">iI", 4 + len(raw) + len(body), len(raw)) + raw + body
+
+
+IDS = st.sampled_from(["7F0000010001", "0A0B0C0D" * 4, "x", "id-1", "", "ü", "a\x01b", 'q"\\'])
+TEXTS = st.sampled_from(
+    ["", "A", "B", "a b", " x  y ", "TagA", "é", "\U0001f600", "\x00", "long" * 20]
+)
+ENTRIES = st.one_of(
+    st.tuples(st.just("UNIQ_KEY"), IDS),
+    st.tuples(st.just("KEYS"), TEXTS),
+    st.tuples(st.just("TAGS"), TEXTS),
+    st.tuples(st.just("WAIT"), st.sampled_from(["true", "false"])),
+    st.tuples(
+        st.sampled_from(
+            ["MYKEYS", "MYTAGS", "AUNIQ_KEY", "own", "PGROUP", "TRAN_MSG", "POP_CK", "REAL_TOPIC",
+             "INNER_NUM", "CLUSTER", "MSG_REGION"]
+        ),
+        st.sampled_from(["", "1", "true", "DELAY", "x"]),
+    ),
+    # Nothing that waits is due before the test is over.
+    st.tuples(st.just("DELAY"), st.sampled_from(["", "9", "x"])),
+    st.tuples(st.just("TIMER_DELAY_MS"), st.sampled_from(["", "9000000", "x"])),
+    st.tuples(st.just("TIMER_DELIVER_MS"), st.sampled_from(["1700009000000", "x"])),
+)  # fmt: skip
+
+
+@st.composite
+def properties(draw: st.DrawFn) -> str:
+    """Mostly what clients write: KEYS, UNIQ_KEY, WAIT, TAGS and own ones."""
+    text = "".join(f"{name}\x01{value}\x02" for name, value in draw(st.lists(ENTRIES, max_size=4)))
+    number = draw(st.integers(0, 1 << 30))
+    if draw(st.integers(0, 2)):
+        text = f"KEYS\x01{number}\x02UNIQ_KEY\x01{number:032X}\x02TAGS\x01TagA\x02"
+    elif draw(st.integers(0, 2)):
+        text = f"UNIQ_KEY\x01{number:032X}\x02WAIT\x01true\x02" + text
+    return text[:-1] if draw(st.integers(0, 5)) == 0 else text
+
+
+NUMBERS = st.one_of(
+    st.integers(-2, 5).map(str),
+    st.sampled_from(["007", "-0", "+1", " 1", "", "1e3", "9" * 18, "9" * 19, "-2147483648"]),
+)
+
+
+@st.composite
+def sends(draw: st.DrawFn) -> bytes:
+    """A send as any client may write it, plain nine times of ten."""
+    topic = draw(
+        st.sampled_from(["t"] * 8 + ["u", "u", LONG_TOPIC, "new", "bad topic", "%RETRY%g"])
+    )
+    body = draw(st.one_of(st.binary(min_size=1, max_size=40), st.sampled_from([b"", b"x" * 301])))
+    fields = send_fields(topic, draw(properties()), e=str(draw(st.integers(0, 3))), d="4")
+    header: dict[str, Any] = {"code": 310, "flag": 0, "opaque": draw(st.integers(0, 1 << 31))}
+    if draw(st.integers(0, 3)) == 0:
+        fields[draw(st.sampled_from("efghjm"))] = draw(NUMBERS)
+    if draw(st.integers(0, 5)) == 0:
+        fields[draw(st.sampled_from(["cmqGroup", "n", "l", "zz"]))] = draw(TEXTS)
+    if draw(st.integers(0, 9)) == 0:
+        del fields[draw(st.sampled_from("befghijkm"))]
+    if draw(st.integers(0, 5)) == 0:
+        header["flag"] = draw(st.sampled_from([1, 2, 3, 4, -1]))
+    if draw(st.integers(0, 5)) == 0:
+        header["code"] = 10
+        fields = {LONG_NAMES.get(name, name): value for name, value in fields.items()}
+    if draw(st.integers(0, 2)) == 0:
+        try:
+            return encode_command(
+                RemotingCommand(
+                    header["code"], header["opaque"] & 0x7FFFFFFF, header["flag"], "JAVA", 493,
+                    draw(st.sampled_from([None, "a remark"])), decoded_ext=fields, body=body,
+                    serialize_type=1,
+                )
+            )  # fmt: skip
+        except ValueError:
+            return b""
+    header["extFields"] = fields
+    header["language"] = draw(st.sampled_from(["JAVA", "GO", "ü"]))
+    header["version"] = 493
+    if draw(st.integers(0, 9)) == 0:
+        header[draw(st.sampled_from(["remark", "body", "header", "-type", "x"]))] = draw(
+            st.sampled_from([None, "AAAA", 1, True, 1.5, [], {"a": 1}])
+        )
+    keys = sorted(header) if draw(st.booleans()) else ["code", *sorted(set(header) - {"code"})]
+    if draw(st.integers(0, 9)) == 0:
+        keys = draw(st.permutations(keys))
+    ordered = {key: header[key] for key in keys}
+    return json_frame(ordered, body, spaces=draw(st.integers(0, 19)) == 0)
+
+
+OTHERS = st.sampled_from(
+    [
+        encode_command(RemotingCommand.request(34, {}, b'{"clientID":"c","producerDataSet":[]}')),
+        encode_command(RemotingCommand.request(30, {"topic": "t", "queueId": "0"})),
+        encode_command(RemotingCommand.request(11, pull_fields("t", 0))),
+        encode_command(RemotingCommand.request(9999)),
+        b'\x00\x00\x00\x10\x00\x00\x00\x0c{"code":310}',
+        b"\x00\x00\x00\x04\x00\x00\x00\x00",
+        b"\x00\x00\x00\x05\x01\x00\x00\x01\x01",
+    ]
+)
+#: Bytes after which a connection is over.
+HOSTILE = st.one_of(st.binary(min_size=1, max_size=60), st.just(b"GET / HTTP/1.1\r\n\r\n"))
+
+
+@st.composite
+def reads(draw: st.DrawFn) -> list[bytes]:
+    """What a socket gives, read by read: frames, cut anywhere."""
+    frames = draw(st.lists(st.one_of(sends(), sends(), sends(), OTHERS), min_size=1, max_size=12))
+    data = b"".join(frames)
+    if draw(st.integers(0, 9)) == 0:
+        data += draw(HOSTILE)
+    cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=3)))
+    ends = [*cuts, len(data)]
+    return [data[start:end] for start, end in zip([0, *cuts], ends, strict=True) if start < end]
+
+
+def test_same_bytes_whatever_comes(pair: Pair) -> None:
+    """Valid, odd and hostile frames in any cut: answers, log, queues and index are equal."""
+
+    @settings(
+        max_examples=300,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    @given(reads())
+    def exchange(chunks: list[bytes]) -> None:
+        pair.exchange(chunks)
+
+    exchange()
+    assert pair.native_bytes > 1_000, "the core took hardly anything: nothing was compared"
+
+
+def test_core_takes_every_plain_form(pair: Pair) -> None:
+    """Both codes, both encodings, any order of the keys, one-way ones: all of a read is native."""
+    text = 'KEYS\x01k1 k2\x02UNIQ_KEY\x01{:032X}\x02WAIT\x01true\x02TAGS\x01A\x02own\x01"v\\\x02'
+    frames = []
+    for number in range(40):
+        fields = send_fields("t", text.format(number), e=str(number % 4))
+        code, flag, kind = (310, 10)[number % 2], (0, 2)[number // 2 % 2], number // 4 % 3
+        if code == 10:
+            fields = {LONG_NAMES[name]: value for name, value in fields.items()}
+        if kind == 0:
+            command = RemotingCommand.request(code, fields, b"body", serialize_type=1)
+            command.flag, command.opaque = flag, number
+            frames.append(encode_command(command))
+            continue
+        header = {"code": code, "extFields": fields, "flag": flag, "opaque": number}
+        if kind == 1:
+            header = {
+                "code": code,
+                "language": "GO",
+                "opaque": number,
+                "extFields": fields,
+            } | header
+        frames.append(json_frame(header, b"body"))
+    pair.exchange([frames[0]])  # the first send of a topic goes through the checks
+    pair.exchange(
+        [
+            encode_command(RemotingCommand.request(310, send_fields("t", text, e=str(e)), b"x"))
+            for e in range(4)
+        ]
+    )
+    before = pair.native_bytes
+    data = b"".join(frames)
+    pair.exchange([data])
+    assert pair.native_bytes - before == len(data)

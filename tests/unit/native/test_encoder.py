@@ -1,0 +1,90 @@
+"""The extension module by itself: empty parts, references and arguments."""
+
+import gc
+import sys
+from typing import Any
+
+import pytest
+from tests.request_fields import send_fields
+
+from cometmq import native
+from cometmq.wire.command.command import RemotingCommand, encode_command
+
+pytestmark = pytest.mark.skipif(native.SendEncoder is None, reason=native.describe())
+
+PROPERTIES = "KEYS\x01a b\x02UNIQ_KEY\x01{:04}\x02TAGS\x01x\x02"
+ORIGIN = bytes(36)
+STORE_MS = 1 << 40
+
+
+class Queue:
+    """What the encoder reads of a queue."""
+
+    max = 5
+    magic = 0xDAA320A7
+    topic_part = b"\x01t"
+    is_watched = True
+
+
+def encoder(queue: Queue, part: bytes = b"") -> Any:
+    assert native.SendEncoder is not None
+    return native.SendEncoder(
+        {"t": 4}, set(), {"t": {0: queue}}, Queue, part, (part, part, part), (bytes(5), part), part,
+        0xFFFFFFFF, True,
+    )  # fmt: skip
+
+
+def frames(count: int) -> bytes:
+    return b"".join(
+        encode_command(
+            RemotingCommand.request(
+                310, send_fields("t", PROPERTIES.format(number)), b"body",
+                serialize_type=number % 2,
+            )
+        )
+        for number in range(count)
+    )  # fmt: skip
+
+
+def encode(send_encoder: Any, data: bytes) -> Any:
+    return send_encoder.encode(data, 0, 0, 1 << 30, STORE_MS, ORIGIN, 1 << 22)
+
+
+def test_empty_parts() -> None:
+    """A broker that adds no property, no id and no constant text is served all the same."""
+    data = frames(4)
+    end, records, answers, _, keys, arrivals = encode(encoder(Queue()), data)
+    assert end == len(data)
+    assert (len(keys), len(arrivals)) == (4, 4)
+    assert records.count(b"body") == 4
+    assert answers.count(b"queueOffset") == 4
+
+
+def test_nothing_is_kept() -> None:
+    """Runs give back every reference, whether they end well, stop or fail."""
+    queue = Queue()
+    send_encoder = encoder(queue, b"part")
+    good, bad = frames(3), frames(1)[:-1]
+
+    def run_all() -> None:
+        assert encode(send_encoder, good) is not None
+        assert encode(send_encoder, bad) is None
+        with pytest.raises(ValueError, match="out of range"):
+            send_encoder.encode(good, len(good) + 1, 0, 9, STORE_MS, ORIGIN, 9)
+        assert native.hash_keys is not None
+        hashes, _, _ = native.hash_keys([("t", 1, 2, ("a", "b c", "\ud800"))])
+        assert len(hashes) == 4 * 8
+        with pytest.raises(TypeError):
+            native.hash_keys([("t", 1, 2, ("a", "b c", 7))])  # type: ignore[list-item]
+
+    run_all()
+    shared = (queue, ORIGIN, STORE_MS, good, Queue, None)
+    gc.collect()
+    references, blocks = [*map(sys.getrefcount, shared)], sys.getallocatedblocks()
+    for _ in range(300):
+        run_all()
+    gc.collect()
+    # None is shared by all of the process.
+    assert [*map(sys.getrefcount, shared)][:-1] == references[:-1]
+    assert abs(sys.getrefcount(None) - references[-1]) < 300
+    assert sys.getallocatedblocks() - blocks < 300
