@@ -3,15 +3,21 @@
 import asyncio
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.broker.harness import PULL_DEFAULTS, Client, eventually, scenario
 
 from cometmq.broker import Broker
+from cometmq.broker.pull import hold as hold_module
+from cometmq.codec.ids import encode_host
 from cometmq.model.group import MessageModel, SubscriptionData
 from cometmq.model.offsets import ConsumerOffset
+from cometmq.store.base.results import PutResult
 from cometmq.wire.body.client import ConsumerData
 from cometmq.wire.command.codes import RequestCode
+
+HOST = encode_host("127.0.0.1:10911")
 
 
 async def fill(client: Client, count: int = 3, *, tags: str = "", topic: str = "t") -> None:
@@ -223,6 +229,40 @@ def test_held_pull_wakes_with_every_message_of_the_moment(tmp_path: Path) -> Non
         assert len(broker.services.pull.hold) == 0
 
     scenario(tmp_path, story)
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_an_arrival_between_look_and_park_is_not_missed(
+    flush: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message comes in the turn after the one in which the pull saw an empty queue."""
+    # Neither the sweep nor the pull's own time may repair a lost wake-up.
+    monkeypatch.setattr(hold_module, "SWEEP_INTERVAL_MS", 1 << 40)
+
+    async def story(broker: Broker, client: Client) -> None:
+        await fill(client)
+        store = broker.state.store
+        look = store.get
+        results: list[PutResult] = []
+
+        def arrive() -> None:
+            now_ms = broker.env.clock.now_ms()
+            results.append(store.put("t", 0, b"late", b"", born_host=HOST, store_ms=now_ms))
+            store.when_durable(results[0].end_offset, lambda _: None)
+
+        def look_then_arrive(*arguments: Any, **named: Any) -> Any:
+            result = look(*arguments, **named)
+            if not results:
+                asyncio.get_running_loop().call_soon(arrive)
+            return result
+
+        monkeypatch.setattr(store, "get", look_then_arrive)
+        answer = await client.pull(sysFlag="6", queueOffset="3", suspendTimeoutMillis="600000")
+        assert [result.queue_offset for result in results] == [3]
+        assert (answer.code, answer.ext_fields["nextBeginOffset"]) == (0, "4")
+        monkeypatch.undo()
+
+    scenario(tmp_path, story, flushDiskType=flush)
 
 
 def test_held_pull_ends_with_its_time(tmp_path: Path) -> None:

@@ -468,6 +468,32 @@ def test_a_hole_in_the_last_record(place: int) -> None:
     assert rig.bodies() == [b"whole", b"next"]
 
 
+@pytest.mark.parametrize("hole", [(0, 400), (200, 16), (399, 1)], ids=str)
+@pytest.mark.parametrize("is_power_cut", [False, True], ids=["kill", "power cut"])
+def test_a_hole_in_the_body_of_the_last_record(hole: tuple[int, int], is_power_cut: bool) -> None:
+    """Only the CRC tells of it, and no reader may see such a message."""
+    rig = Rig(flush_interval_ms=1 << 40, flush_thorough_interval_ms=1 << 40)
+    rig.put(body=b"whole")
+    rig.tick(1_000)
+    if is_power_cut:
+        rig.disk.sync_all()
+    body = b"torn" * 100
+    start = rig.put(body=body).physical_offset
+    log = rig.disk.open_random("/store/commitlog/" + "0" * 20, 0, create=False)
+    in_record = bytes(log.read(start, 1000)).index(body)
+    log.write(start + in_record + hole[0], bytes(hole[1]))
+    if is_power_cut:
+        # Every page reached the disk, the torn one too; the store's own account did not.
+        rig.disk.sync_all()
+        rig.disk.power_cut()
+        rig.open()
+    else:
+        rig.kill()
+    assert rig.bodies() == [b"whole"]
+    assert rig.put(body=b"next").queue_offset == 1
+    assert rig.bodies() == [b"whole", b"next"]
+
+
 def test_damages_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """By the store, which knows how many are too many; each names its file."""
     rig = Rig()

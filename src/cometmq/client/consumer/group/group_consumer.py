@@ -552,9 +552,12 @@ class GroupConsumer(ABC):
         """Stop a queue, commit its finished messages and drop the others."""
         assignment = self._assignments.pop(queue)
         assignment.loop.stop()
-        await self._commit([assignment], wait=False)
+        changed = self._changed_offsets([assignment], wait=False)
+        # Before the commit, which may have to connect: until then handlers would begin.
         assignment.process_queue.dropped = True
         self._removed(assignment)
+        if changed:
+            await self._ready().offsets.write(changed, wait=False)
 
     async def _call_listener(
         self, added: Sequence[MessageQueue], removed: Sequence[MessageQueue]
@@ -614,6 +617,14 @@ class GroupConsumer(ABC):
         await self._commit(list(self._assignments.values()), wait=False)
 
     async def _commit(self, assignments: Iterable[Assignment], *, wait: bool) -> None:
+        changed = self._changed_offsets(assignments, wait=wait)
+        if changed:
+            await self._ready().offsets.write(changed, wait=wait)
+
+    def _changed_offsets(
+        self, assignments: Iterable[Assignment], *, wait: bool
+    ) -> dict[MessageQueue, ConsumerOffset]:
+        """The offsets to commit; ``wait`` includes those that have not moved."""
         changed: dict[MessageQueue, ConsumerOffset] = {}
         for assignment in assignments:
             if assignment.process_queue.dropped:
@@ -622,8 +633,7 @@ class GroupConsumer(ABC):
             if wait or consumer_offset != assignment.committed:
                 changed[assignment.queue] = consumer_offset
                 assignment.committed = consumer_offset
-        if changed:
-            await self._ready().offsets.write(changed, wait=wait)
+        return changed
 
     # -- watchdog ---------------------------------------------------------------------------
 
