@@ -47,7 +47,7 @@ from cometmq.gateway.contract import (
     plan,
     released,
 )
-from cometmq.model import Message, SendStatus
+from cometmq.model import FLUSHED_CODES, Message, SendStatus
 from cometmq.net.env import Environment, system_environment
 from cometmq.standalone import Standalone
 from cometmq.store.base.disk import Disk, RealDisk
@@ -321,7 +321,7 @@ class DelayGateway:
         message = incoming.dead(self._dead_letter_topic, reason)
         log.warning("dead letter %s: %s", incoming.stable_id, reason)
 
-        await self._retry(lambda: foreign.send(message), f"bury {incoming.stable_id}")
+        await self._retry(lambda: _store(foreign, message), f"bury {incoming.stable_id}")
         self.status.dead += 1
 
     async def _retry(self, work: Callable[[], Awaitable[Any]], purpose: str) -> Any:
@@ -404,7 +404,7 @@ async def _put(own: Producer, message: Message) -> None:
 async def _send(foreign: Producer, message: Message) -> str | _Later | None:
     """Send once to the foreign cluster; None, or why it does not accept the message."""
     try:
-        result = await foreign.send(message)
+        await _store(foreign, message)
     except CometError as error:
         cause = error.__cause__ if isinstance(error, SendFailed) else error
         if isinstance(cause, (NoRoute, TopicNotExist)):
@@ -415,9 +415,23 @@ async def _send(foreign: Producer, message: Message) -> str | _Later | None:
         if is_final and not isinstance(cause, AccessDenied):
             return f"the cluster refused it: {cause}"
         raise
+    return None
+
+
+async def _store(foreign: Producer, message: Message) -> None:
+    """Send once to the foreign cluster; a message that its broker may not have on disk is none.
+
+    A message without its copy at a slave is on the master's disk, and a cluster without slaves
+    would answer so for ever.
+
+    Raises:
+        CometError: the broker has not flushed the message; a power cut would lose it.
+    """
+    result = await foreign.send(message)
+    if result.status not in FLUSHED_CODES:
+        raise CometError(f"{message.topic}: the broker answered {result.status.name}")
     if result.status is not SendStatus.SEND_OK:
         log.warning("%s was stored with %s", message.topic, result.status.name)
-    return None
 
 
 def _incoming(message: ReceivedMessage) -> Incoming:

@@ -13,10 +13,11 @@ from cometmq.model.group import (
 )
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
-from cometmq.model.result import PullStatus, SendResult, SendStatus
+from cometmq.model.result import FLUSHED_CODES, PullStatus, SendResult, SendStatus
 from cometmq.model.topic import BrokerData, DataVersion, QueueData, TopicConfig, TopicRoute
 
 __all__ = [
+    "FLUSHED_CODES",
     "SUBSCRIBE_ALL",
     "BrokerData",
     "ConsumeFromWhere",

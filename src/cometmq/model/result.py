@@ -1,11 +1,11 @@
 """Outcomes of sends and pulls. A status that is not an error is a value, not an exception."""
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from cometmq.model.queue import MessageQueue
 
-__all__ = ["PullStatus", "SendResult", "SendStatus"]
+__all__ = ["FLUSHED_CODES", "PullStatus", "SendResult", "SendStatus"]
 
 
 class SendStatus(IntEnum):
@@ -15,6 +15,13 @@ class SendStatus(IntEnum):
     FLUSH_DISK_TIMEOUT = 10
     SLAVE_NOT_AVAILABLE = 11
     FLUSH_SLAVE_TIMEOUT = 12
+
+
+FLUSHED_CODES: Final = frozenset(int(status) for status in SendStatus) - {
+    int(SendStatus.FLUSH_DISK_TIMEOUT)
+}
+"""Response codes after which a power cut of the broker loses the message only as its flush mode
+allows; who moves a message and then gives up the original asks for these."""
 
 
 class SendResult(NamedTuple):

@@ -49,7 +49,7 @@ from cometmq.errors import (
     ServiceNotAvailable,
     remote_error,
 )
-from cometmq.model import MessageQueue, SendStatus
+from cometmq.model import FLUSHED_CODES, MessageQueue
 from cometmq.model.flags import COMPRESSED, COMPRESSION_MASK
 from cometmq.model.names import (
     CLIENT_INNER_PRODUCER,
@@ -70,7 +70,6 @@ BATCH_COUNT: Final = 100
 ATTEMPTS: Final = 5
 PAUSE_S: Final = 0.5
 _PASSING: Final = (ConnectFailed, RequestTimeout, SendFailed, BrokerBusy, ServiceNotAvailable)
-_STORED: Final = frozenset(int(status) for status in SendStatus)
 
 
 class DeadLetters:
@@ -414,7 +413,7 @@ class Redrive:
         if address is None:
             raise NoRoute(f"the master of {target.broker_name} is not known")
         answer = await self._reader.io.request(address, command, self._reader.calls.timeout_ms)
-        if answer.code not in _STORED:
+        if answer.code not in FLUSHED_CODES:
             raise remote_error(answer.code, answer.remark)
         if not self._is_target_checked and not self._to_origin:
             self._is_target_checked = True

@@ -32,7 +32,7 @@ from cometmq.client.admin.calls import AdminCalls
 from cometmq.client.queue.locks import QueueLockKeeper
 from cometmq.core.retry.dead_letters import Death
 from cometmq.errors import CometError, ConnectFailed, NoRoute, RequestTimeout, remote_error
-from cometmq.model import MessageQueue, SendStatus
+from cometmq.model import FLUSHED_CODES, MessageQueue
 from cometmq.model.names import CLIENT_INNER_PRODUCER, DEFAULT_TOPIC, dlq_topic, sent_topic
 from cometmq.net.env import Clock
 from cometmq.wire.command.codes import RequestCode
@@ -48,7 +48,6 @@ LOCK_WAIT_S: Final = 65.0
 RENEW_AFTER_S: Final = 10.0
 _ATTEMPTS: Final = 3
 _PAUSE_S: Final = 1.0
-_STORED: Final = frozenset(int(status) for status in SendStatus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +244,7 @@ class RedriveLedger:
         body = json.dumps(record, ensure_ascii=False).encode()
         command = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, header.to_ext(), body)
         answer = await self._ask(command)
-        if answer.code not in _STORED:
+        if answer.code not in FLUSHED_CODES:
             raise remote_error(answer.code, answer.remark)
         self._apply(record)
 

@@ -24,7 +24,7 @@ from cometmq.client.queue.assignment import Assignment
 from cometmq.codec.properties import encode_properties_text
 from cometmq.core.retry.consume_retry import DELAY_LEVEL_DEAD_LETTER, fallback_properties
 from cometmq.errors import CometError, NoRoute, remote_error
-from cometmq.model import SendStatus
+from cometmq.model import FLUSHED_CODES
 from cometmq.model.flags import BORN_HOST_V6, STORE_HOST_V6
 from cometmq.model.names import CLIENT_INNER_PRODUCER, retry_topic
 from cometmq.wire.command.codes import RequestCode
@@ -38,7 +38,6 @@ log = logging.getLogger("cometmq.client")
 CONCURRENCY: Final = 64
 PAUSE_S: Final = 5.0
 RESEND_TIMEOUT_MS: Final = 5_000
-_STORED: Final = frozenset(int(status) for status in SendStatus)
 
 
 class ReturnedMessages:
@@ -162,7 +161,7 @@ class ReturnedMessages:
         except CometError as error:
             log.info("%s: %s", message.message_queue, error)
             return False
-        return answer.code in _STORED
+        return answer.code in FLUSHED_CODES
 
     def _copy(
         self,
@@ -216,7 +215,7 @@ class ReturnedMessages:
             except CometError as error:
                 fault = error
                 continue
-            if answer.code in _STORED:
+            if answer.code in FLUSHED_CODES:
                 return
             fault = remote_error(answer.code, answer.remark)
         raise fault
