@@ -83,7 +83,8 @@ class StagedCluster(CrashingCluster):
                 for body in bodies
                 if body not in self.due_ms and (batch := batch_of(body)) is not None
             )
-        assert all(count == 1 for count in everything.values()), "a message is there twice"
+        twice = [body for body, count in everything.items() if count > 1]
+        assert not twice, f"messages are there twice: {twice[:3]}"
         at_once = ROWS - len(self.timed_rows)
         for batch, count in rows.items():
             assert count == at_once, f"readers see {count} of {at_once} messages of batch {batch}"

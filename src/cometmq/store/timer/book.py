@@ -104,10 +104,22 @@ class TimerBook:
         if last_physical_offset is not None:
             following = max(following, first_behind(store, low, high, last_physical_offset))
         self.queue_offset = min(max(following, low), high)
-        # Without `timercheck`, after a first run that was short, units may be due already.
-        self.read_ms = rules.floor(check.read_time_ms or min(now_ms, first_ms or now_ms))
+        self.read_ms = rules.floor(
+            check.read_time_ms or min(now_ms, first_ms or now_ms, self._unread_ms(store) or now_ms)
+        )
         self._add_again(misplaced, now_ms)
         self._move_old_slots(now_ms)
+
+    def _unread_ms(self, store: MessageStore) -> int | None:
+        """Return when the next message to add was stored, None without one.
+
+        Without `timercheck`, after a first run that was short, this message may be due and even
+        delivered already: reading begins at its slot, so that its delivery is recognised.
+        """
+        if self.queue_offset >= store.max_queue_offset(TIMER_TOPIC, 0):
+            return None
+        stored_ms = store.store_time_at(TIMER_TOPIC, 0, self.queue_offset)
+        return stored_ms if stored_ms > 0 else None
 
     def _load_wheel(self) -> bool:
         """Read the wheel's file; return whether there is a usable one."""
