@@ -31,6 +31,7 @@ from typing import Any, Final
 from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.broker import Broker
 from cometmq.cli.serve.serve import GC_THRESHOLDS
+from cometmq.codec.batch import encode_batch
 from cometmq.model.topic import TopicConfig
 from cometmq.net.env import SystemClock, system_environment
 from cometmq.net.loop import run
@@ -43,7 +44,8 @@ from cometmq.wire.frame.framing import FrameReader
 CLOCK: Final = SystemClock()
 TOPIC: Final = "SendPath"
 QUEUES: Final = 8
-KINDS: Final = ("plain", "filtered", "delayed", "timed", "transactional")
+KINDS: Final = ("plain", "batched", "filtered", "delayed", "timed", "transactional")
+"""A batched burst is one batch."""
 WARM_UP_BURSTS: Final = 50
 PAUSE_BURSTS: Final = 20
 """After so many bursts the broker's timers get a turn, as the pauses of a network would give."""
@@ -71,6 +73,7 @@ class KeptAnswers(asyncio.Transport):
 def _properties(kind: str, number: int, now_ms: int) -> str:
     own = {
         "plain": "",
+        "batched": "",
         "filtered": f"region\x01eu-west\x02amount\x01{number}\x02",
         "delayed": f"DELAY\x01{number % 3 + 16}\x02",
         "timed": f"TIMER_DELIVER_MS\x01{now_ms + AHEAD_MS + number}\x02",
@@ -94,6 +97,19 @@ def _send(kind: str, number: int, now_ms: int) -> bytes:
         "m": "false", "n": "broker-a",
     }  # fmt: skip
     return _frame(RequestCode.SEND_MESSAGE_V2, ext, number, b"%0128d" % number)
+
+
+def _batch(numbers: range, now_ms: int) -> bytes:
+    items = encode_batch(
+        (0, b"%0128d" % number, _properties("batched", number, now_ms).encode())
+        for number in numbers
+    )
+    ext = {
+        "a": "bench", "b": TOPIC, "c": "TBW102", "d": "4", "e": str(numbers[0] % QUEUES), "f": "0",
+        "g": str(now_ms), "h": "0", "i": f"UNIQ_KEY\x01{numbers[0]:032X}\x02WAIT\x01true\x02",
+        "j": "0", "k": "false", "m": "true", "n": "broker-a",
+    }  # fmt: skip
+    return _frame(RequestCode.SEND_BATCH_MESSAGE, ext, numbers[0], items)
 
 
 def _end(half: RemotingCommand) -> bytes:
@@ -141,8 +157,11 @@ class SendPath:
             now_ms = CLOCK.now_ms()
             numbers = range(self._number, self._number + in_flight)
             self._number += in_flight
-            frames = b"".join([_send(kind, number, now_ms) for number in numbers])
-            elapsed, answers = self.exchange(frames, in_flight)
+            if kind == "batched":
+                elapsed, answers = self.exchange(_batch(numbers, now_ms), 1)
+            else:
+                frames = b"".join([_send(kind, number, now_ms) for number in numbers])
+                elapsed, answers = self.exchange(frames, in_flight)
             sends.append(elapsed)
             if kind == "transactional":
                 ends = b"".join([_end(answer) for answer in answers])

@@ -34,6 +34,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 from tests.golden.wire.captures import load_frames  # noqa: E402 - the path comes first
 from tests.request_fields import LONG_NAMES, send_fields  # noqa: E402
 
+from cometmq.codec.batch import encode_batch  # noqa: E402
 from cometmq.wire.command.command import RemotingCommand, encode_command  # noqa: E402
 
 CORE = ROOT / "src" / "cometmq" / "native" / "c"
@@ -58,7 +59,7 @@ Lines = dict[str, dict[int, bool]]
 
 def seed_frames() -> list[bytes]:
     """Captured sends, frames of every plain form, and pairs of frames."""
-    captured = {frame.frame for frame in load_frames() if frame.code in {10, 310}}
+    captured = {frame.frame for frame in load_frames() if frame.code in {10, 310, 320}}
     # Some captured frames are as good as a thousand, and short ones take less time.
     frames = sorted(frame for frame in captured if len(frame) <= CAPTURED_BYTES_MAX)
     frames = frames[:: max(1, len(frames) // 60)]
@@ -72,6 +73,10 @@ def seed_frames() -> list[bytes]:
                 )
                 command.flag = number % 2 * 2
                 frames.append(encode_command(command))
+        batch = encode_batch((number, b"b" * number, item.encode()) for item in PROPERTIES)
+        for serialize_type in (0, 1):
+            command = RemotingCommand.request(320, fields, batch, serialize_type=serialize_type)
+            frames.append(encode_command(command))
     return [*frames, *(first + last for first, last in zip(frames[-20:], frames, strict=False))]
 
 

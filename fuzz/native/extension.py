@@ -88,6 +88,7 @@ class Fuzzer:
             chance.choice(parts),
             chance.getrandbits(32),
             chance.random() < 0.8,
+            chance.random() < 0.2,
         )
 
     def queue(self, topic: bytes) -> Queue:

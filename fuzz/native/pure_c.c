@@ -52,8 +52,6 @@ static void check_keys(Span text) {
     for (int i = 0; i < 3; i++)
         if (values[i].start != NULL && (values[i].size == 0 || !lies_in(values[i], text)))
             fail("a key lies outside the property string");
-    if (keys.uniq_key.start == NULL)
-        fail("there is no UNIQ_KEY");
     java_hash(0, keys.tags.start == NULL ? keys.uniq_key : keys.tags);
 }
 
@@ -158,6 +156,7 @@ static const struct {
     TOKEN("\x02TAGS\x01"), TOKEN("DELAY"),      TOKEN("TIMER_"),      TOKEN("TRAN_MSG"),
     TOKEN("POP_CK"),      TOKEN("\xF0\x9F\x98\x80"), TOKEN("\xC3\xA9"), TOKEN("\xE2\x82\xAC"),
     TOKEN("\xFF"),        TOKEN("\x00"),        TOKEN("\x01\x36"),    TOKEN("\x00\x0A"),
+    TOKEN("\"code\":320"), TOKEN("\x01\x40"),    TOKEN("\"m\":\"true\""), TOKEN("WAIT\x01" "false"),
     TOKEN("\x00\x01" "b\x00\x00\x00\x01t"),     TOKEN("\x00\x08" "cmqGroup\x00\x00\x00\x01g"),
 };
 

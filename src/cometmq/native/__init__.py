@@ -29,7 +29,7 @@ EncodedSends = tuple[
     list[tuple[str, int, int, int]],
 ]  # fmt: skip
 """End of the last frame; records; answers; queues with their units, next queue offset and first
-physical offset; index keys; arrivals at watched queues."""
+physical offset; index keys; arrivals at watched queues, with SYNC_FLUSH at all."""
 
 
 class _GatherRecords(Protocol):
@@ -51,7 +51,7 @@ class _GatherRecords(Protocol):
 
 
 class _SendEncoder(Protocol):
-    """Encodes plain sends; c/sends.c."""
+    """Encodes plain sends and batches; c/sends.c."""
 
     def encode(
         self,
@@ -80,6 +80,7 @@ class _SendEncoderType(Protocol):
         id_start: bytes,
         sys_flag_mask: int,
         is_indexed: bool,
+        is_sync: bool,
     ) -> _SendEncoder: ...
 
 

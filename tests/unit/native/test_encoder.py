@@ -30,7 +30,7 @@ def encoder(queue: Queue, part: bytes = b"") -> Any:
     assert native.SendEncoder is not None
     return native.SendEncoder(
         {"t": 4}, set(), {"t": {0: queue}}, Queue, part, (part, part, part), (bytes(5), part), part,
-        0xFFFFFFFF, True,
+        0xFFFFFFFF, True, False,
     )  # fmt: skip
 
 

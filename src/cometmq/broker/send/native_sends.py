@@ -1,8 +1,11 @@
-"""Plain sends through the native core: frames in, answers out.
+"""Plain sends and batches through the native core: frames in, answers out.
 
 The core (`cometmq.native`) encodes the plain sends at the beginning of what a read of a socket
 brought, and the store appends them.  At the first other frame it stops, and `SendProcessor` serves
 the rest of the read.
+
+With SYNC_FLUSH the answers of a run leave when its last message is durable.  The core stops before
+a send that does not wait for the flush.
 """
 
 from __future__ import annotations
@@ -12,14 +15,29 @@ from typing import Final
 
 from cometmq import native
 from cometmq.broker.base.state import BrokerState
+from cometmq.errors import ResponseCode
 from cometmq.net.server import Front, ServerConnection
-from cometmq.wire.command.command import FRAME_HEAD
+from cometmq.store.message_store import MessageStore
+from cometmq.wire.command.command import FRAME_HEAD, encode_response
+from cometmq.wire.frame.framing import FrameReader
 from cometmq.wire.header.fast_encode import SendResponseEncoder
+from cometmq.wire.header.headers import SendResponseHeader
 
 __all__ = ["native_front"]
 
-_SEND_STARTS: Final = (b'{"code":310,', b'{"code":10,', b"\x01\x36", b"\x00\x0a")
-"""How the headers of sends begin, JSON and binary; anything else is not worth a look."""
+_SEND_STARTS: Final = (
+    b'{"code":310,', b'{"code":320,', b'{"code":10,', b"\x01\x36", b"\x01\x40", b"\x00\x0a"
+)  # fmt: skip
+"""How the headers of sends begin, JSON and binary."""
+_CODE_START: Final = b'{"code":'
+
+
+def _may_be_send(data: bytes) -> bool:
+    """Whether the first frame is worth a look: a send, or JSON with another key before its code."""
+    start = FRAME_HEAD.size
+    return data.startswith(_SEND_STARTS, start) or (
+        data.startswith(b"{", start) and not data.startswith(_CODE_START, start)
+    )
 
 
 def native_front(
@@ -39,8 +57,9 @@ def native_front(
         sys_flag_mask: the bits of a sysFlag that a client may set.
     """
     config, store = state.config, state.store
-    if native.SendEncoder is None or store.config.is_sync_flush:
+    if native.SendEncoder is None:
         return None
+    is_sync = store.config.is_sync_flush
     answers = SendResponseEncoder(config.region_id, trace_on=config.trace_on)
     encode = native.SendEncoder(
         queue_counts,
@@ -53,22 +72,56 @@ def native_front(
         state.message_id_prefix.encode(),
         sys_flag_mask & 0xFFFFFFFF,
         store.config.is_index_enabled,
+        is_sync,
     ).encode
     room, append = store.room, store.append_encoded
 
     def serve(data: bytes, connection: ServerConnection, now_ms: int) -> tuple[int, bytes]:
-        if not data.startswith(_SEND_STARTS, FRAME_HEAD.size):
+        if not _may_be_send(data):
             return 0, b""
-        found = room(connection.peer_host, now_ms)
-        if found is None:
-            return 0, b""
-        position, limit, origin = found
-        body_bytes_max = state.config.max_message_size
-        run = encode(data, 0, position, limit, now_ms, origin, body_bytes_max)
-        if run is None:
-            return 0, b""
-        end, records, answers, queues, keys, arrivals = run
-        append(records, queues, keys, arrivals, now_ms)
-        return end, answers
+        end = 0
+        answers: list[bytes] = []
+        # A run ends at a full log file too, and after many queues; then the next one goes on.
+        while end < len(data):
+            found = room(connection.peer_host, now_ms)
+            if found is None:
+                break
+            position, limit, origin = found
+            body_bytes_max = min(state.config.max_message_size, store.config.message_bytes_max)
+            run = encode(data, end, position, limit, now_ms, origin, body_bytes_max)
+            if run is None:
+                break
+            end, records, run_answers, queues, keys, arrivals = run
+            append(records, queues, keys, arrivals, now_ms)
+            if is_sync and run_answers:
+                _answer_durable(store, position + len(records), run_answers, connection)
+            else:
+                answers.append(run_answers)
+        return end, b"".join(answers)
 
     return serve
+
+
+def _answer_durable(
+    store: MessageStore, end_offset: int, answers: bytes, connection: ServerConnection
+) -> None:
+    """Send the answers when the log is durable up to an offset."""
+
+    def settle(is_durable: bool) -> None:
+        connection.send(answers if is_durable else _timed_out(answers))
+
+    store.when_durable(end_offset, settle)
+
+
+def _timed_out(answers: bytes) -> bytes:
+    """Return answers with FLUSH_DISK_TIMEOUT in place of SUCCESS."""
+    return b"".join(
+        encode_response(
+            answer.opaque,
+            answer.serialize_type,
+            ResponseCode.FLUSH_DISK_TIMEOUT,
+            None,
+            SendResponseHeader.from_ext(answer.ext_fields).to_ext(),
+        )
+        for answer in FrameReader().receive(answers)
+    )

@@ -8,17 +8,22 @@ static inline bool begins_with(Cursor cursor, const char *word, size_t size) {
 
 #define BEGINS_WITH(word) begins_with(cursor, word, sizeof(word) - 1)
 
-/* Read the value behind a name of `name_bytes` bytes; false where the name is the end of a longer
- * one, or where the value is empty. */
+/* Read the value behind a name of `name_bytes` bytes, if there is the name; false where it is the
+ * end of a longer one, or where the value is empty. */
 static bool read_value(Cursor name, size_t name_bytes, Span text, Span *value) {
+    if (bytes_left(&name) == 0)
+        return true;
     int before = byte_before(name, text);
-    return (before < 0 || before == SEPARATOR) && read_bytes(&name, name_bytes) != NULL &&
-           read_until(&name, SEPARATOR, value) && value->size != 0;
+    read_bytes(&name, name_bytes);
+    if (!read_until(&name, SEPARATOR, value))
+        *value = read_rest(&name);
+    return (before < 0 || before == SEPARATOR) && value->size != 0;
 }
 
 bool read_message_keys(Span text, MessageKeys *keys) {
     /* Where each name is last; empty: nowhere. */
     Cursor uniq_key = {0}, names = {0}, tags = {0};
+    *keys = (MessageKeys){0};
     for (Cursor cursor = cursor_of(text); bytes_left(&cursor) != 0; take_byte(&cursor)) {
         switch (peek_byte(&cursor)) {
         case 'U':
@@ -43,12 +48,14 @@ bool read_message_keys(Span text, MessageKeys *keys) {
             if (BEGINS_WITH("POP_CK"))
                 return false;
             break;
+        case 'W':
+            if (BEGINS_WITH("WAIT\x01" "false"))
+                keys->has_wait_false = true;
+            break;
         default:
             break;
         }
     }
-    *keys = (MessageKeys){0};
-    return bytes_left(&uniq_key) != 0 && read_value(uniq_key, 9, text, &keys->uniq_key) &&
-           (bytes_left(&names) == 0 || read_value(names, 5, text, &keys->keys)) &&
-           (bytes_left(&tags) == 0 || read_value(tags, 5, text, &keys->tags));
+    return read_value(uniq_key, 9, text, &keys->uniq_key) &&
+           read_value(names, 5, text, &keys->keys) && read_value(tags, 5, text, &keys->tags);
 }

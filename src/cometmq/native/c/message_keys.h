@@ -5,17 +5,19 @@
 #include "bytes.h"
 
 typedef struct {
+    /* Each without a start: the message has none. */
     Span uniq_key;
-    /* Without a start: the message has none. */
     Span keys;
     Span tags;
+    /* Somewhere stands WAIT with a value that begins with false: the producer may not wait. */
+    bool has_wait_false;
 } MessageKeys;
 
 /* Read the keys of a plain message.
  *
- * `text` ends with a separator.  False stops: the message has no UNIQ_KEY, an empty key, or a
- * property that makes it another kind of message.  This is `_parse_plain` of
- * broker/send/kinds.py: of two equal names the last one counts. */
+ * False stops: the message has an empty key, or a property that makes it another kind of message.
+ * This is `_parse_plain` of broker/send/kinds.py, and `keys_of_text` of broker/send/batch_keys.py:
+ * of two equal names the last one counts. */
 bool read_message_keys(Span text, MessageKeys *keys);
 
 #endif

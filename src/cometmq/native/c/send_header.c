@@ -1,7 +1,7 @@
 /* Reads the frame of a send (docs/internals/protocol.md#frames, #send-fields). */
 #include "send_header.h"
 
-enum { CODE_SEND = 10, CODE_SEND_V2 = 310 };
+enum { CODE_SEND = 10, CODE_SEND_V2 = 310, CODE_SEND_BATCH = 320 };
 enum { FLAG_ONEWAY = 2 };
 enum { FRAME_BYTES_MAX = 16777216 };
 
@@ -61,7 +61,7 @@ static Field field_of_letter(int letter) {
 }
 
 static Field field_of(int32_t code, Span name) {
-    if (code == CODE_SEND_V2) {
+    if (code != CODE_SEND) {
         Cursor letter = cursor_of(name);
         if (name.size == 1)
             return field_of_letter(peek_byte(&letter));
@@ -71,6 +71,10 @@ static Field field_of(int32_t code, Span name) {
         if (is_equal(name, LONG_NAMES[field], strlen(LONG_NAMES[field])))
             return (Field)field;
     return UNKNOWN;
+}
+
+static bool is_send_code(int32_t code) {
+    return code == CODE_SEND || code == CODE_SEND_V2 || code == CODE_SEND_BATCH;
 }
 
 /* Read a decimal number in its only plain form: no sign but a minus, no zeros in front. */
@@ -131,7 +135,7 @@ static bool take_field(SendHeader *send, unsigned *seen, Field field, Span value
     case RECONSUME_TIMES:
         return is_int32(value, &reconsume_times) && reconsume_times == 0;
     case BATCH:
-        return is_equal(value, "false", 5);
+        return is_equal(value, "false", 5) || (send->is_batch && is_equal(value, "true", 4));
     case GROUP_HOME:
         send->has_group_home = value.size != 0;
         return true;
@@ -241,8 +245,23 @@ static bool skip_scalar(Cursor *cursor) {
     return false;
 }
 
+/* Skip the ext fields, which stand in front of the code; what is wrong in them is seen later. */
+static bool skip_json_fields(Cursor *cursor) {
+    bool is_in_string = false;
+    for (int byte; (byte = take_byte(cursor)) >= 0;) {
+        if (byte == '"')
+            is_in_string = !is_in_string;
+        else if (byte == '\\')
+            take_byte(cursor);
+        else if (byte == '}' && !is_in_string)
+            return true;
+    }
+    return false;
+}
+
 static bool read_json_fields(Cursor *cursor, int32_t code, Buffer *text, SendHeader *send) {
     unsigned seen = 0;
+    send->is_batch = code == CODE_SEND_BATCH;
     if (!read_byte(cursor, '{'))
         return false;
     do {
@@ -271,7 +290,8 @@ static bool read_json_header(Span header, Buffer *text, SendHeader *send) {
     enum { CODE = 1, EXT = 2, COMMAND_FLAG = 4, OPAQUE = 8, OTHER = 0 };
     unsigned seen = 0;
     int32_t code = 0, flag = 0;
-    Cursor cursor = cursor_of(header);
+    bool is_skipped = false;
+    Cursor cursor = cursor_of(header), fields = {0};
     if (!read_byte(&cursor, '{'))
         return false;
     do {
@@ -282,10 +302,13 @@ static bool read_json_header(Span header, Buffer *text, SendHeader *send) {
         bool is_read;
         if (is_equal(name, "code", 4)) {
             key = CODE;
-            is_read = read_int32(&cursor, &code) && (code == CODE_SEND || code == CODE_SEND_V2);
+            is_read = read_int32(&cursor, &code) && is_send_code(code);
         } else if (is_equal(name, "extFields", 9)) {
             key = EXT;
-            is_read = seen & CODE && read_json_fields(&cursor, code, text, send);
+            fields = cursor;
+            is_read = seen & CODE ? read_json_fields(&cursor, code, text, send)
+                                  : skip_json_fields(&cursor);
+            is_skipped = !(seen & CODE);
         } else if (is_equal(name, "flag", 4)) {
             key = COMMAND_FLAG;
             is_read = read_int32(&cursor, &flag);
@@ -300,8 +323,9 @@ static bool read_json_header(Span header, Buffer *text, SendHeader *send) {
         seen |= key;
     } while (read_byte(&cursor, ','));
     send->is_oneway = flag == FLAG_ONEWAY;
-    return read_byte(&cursor, '}') && bytes_left(&cursor) == 0 && seen & EXT &&
-           (flag == 0 || flag == FLAG_ONEWAY);
+    return read_byte(&cursor, '}') && bytes_left(&cursor) == 0 && seen & EXT && seen & CODE &&
+           (flag == 0 || flag == FLAG_ONEWAY) &&
+           (!is_skipped || read_json_fields(&fields, code, text, send));
 }
 
 /* -- binary ----------------------------------------------------------------------------------- */
@@ -316,11 +340,12 @@ static bool read_binary_header(Span header, SendHeader *send) {
     int32_t code = load_u16(head);
     uint32_t flag = load_u32(head + 9), ext_bytes;
     send->opaque = (int32_t)load_u32(head + 5);
-    if ((code != CODE_SEND && code != CODE_SEND_V2) || (flag != 0 && flag != FLAG_ONEWAY) ||
+    if (!is_send_code(code) || (flag != 0 && flag != FLAG_ONEWAY) ||
         read_bytes(&cursor, load_u32(head + 13)) == NULL || !read_u32(&cursor, &ext_bytes) ||
         ext_bytes != bytes_left(&cursor))
         return false;
     send->is_oneway = flag == FLAG_ONEWAY;
+    send->is_batch = code == CODE_SEND_BATCH;
     while (bytes_left(&cursor) != 0) {
         uint16_t name_bytes;
         uint32_t value_bytes;

@@ -1,12 +1,14 @@
-/* SendEncoder: plain sends, from the bytes of a socket to records, units, index keys and answers.
+/* SendEncoder: plain sends and batches, from the bytes of a socket to records, units, index keys
+ * and answers.
  *
  * It accepts or stops.  A frame that is not plain (another request, an unknown topic, a queue that
  * is held, no room in the log file ...) ends the run; Python serves it and explains what is wrong.
  * Nothing here changes a store: what `encode` returns, `Appender.append_encoded` puts into log,
  * queues and index.  So a run has no effect before all of it is encoded.
  *
- * The Python way is `SendProcessor._gather`, `Appender.append` and `SendAnswers.of_run`; the bytes
- * are equal (tests/property/test_native_sends.py).
+ * The Python way is `SendProcessor._gather`, `Appender.append` and `SendAnswers.of_run`, for a batch
+ * `SendProcessor._send_batch` and `Appender.put_packed`; the bytes are equal
+ * (tests/property/test_native_sends.py).
  */
 #define PY_SSIZE_T_CLEAN
 #include "core.h"
@@ -20,6 +22,8 @@
 enum {
     FRAME_HEAD_BYTES = 8,
     RECORD_HEAD_BYTES = 88,
+    /* What a message in a batch has beside body and properties. */
+    PACKED_HEAD_BYTES = 22,
     ORIGIN_BYTES = 36,
     UNIT_BYTES = 20,
     PROPERTIES_BYTES_MAX = 32767,
@@ -29,7 +33,12 @@ enum {
     /* Index entries of one message. */
     INDEX_KEYS_MAX = 32,
     BINARY_HEAD_BYTES = 21,
+    /* Behind an offset message id: 16 hex digits of the physical offset and a comma. */
+    ID_END_BYTES = 17,
 };
+
+/* Bits of sysFlag: the body of a batch is never compressed. */
+static const uint32_t COMPRESSED = 0x1;
 
 typedef struct {
     PyObject_HEAD
@@ -50,8 +59,10 @@ typedef struct {
     Buffer id_start;
     uint32_t sys_flag_mask;
     int is_indexed;
+    /* SYNC_FLUSH: messages become visible after their flush. */
+    int is_sync;
     /* What a run needs for a moment, kept between runs. */
-    Buffer text, records, answers, stored;
+    Buffer text, messages, records, answers, stored;
     bool is_busy;
 } SendEncoder;
 
@@ -72,6 +83,16 @@ typedef struct {
     size_t count;
 } RunQueue;
 
+/* A message that passed every check of the core, on its way into the records. */
+typedef struct {
+    Span body, properties;
+    int32_t flag;
+    uint32_t size;
+    int64_t tags_code;
+    int hash_count;
+    uint32_t hashes[INDEX_KEYS_MAX];
+} Message;
+
 /* A message of a run. */
 typedef struct {
     int64_t position;
@@ -79,6 +100,16 @@ typedef struct {
     uint32_t size;
     uint32_t queue_number;
 } StoredMessage;
+
+/* Where the messages of a send are stored. */
+typedef struct {
+    const Message *messages;
+    size_t count;
+    int64_t position;
+    int64_t queue_offset;
+    /* Without a start: a batch without an id. */
+    Span uniq_key;
+} Answer;
 
 /* One call of `encode`. */
 typedef struct {
@@ -182,30 +213,37 @@ static int find_queue(Run *run, const SendHeader *send, RunQueue **found) {
 
 /* -- records ---------------------------------------------------------------------------------- */
 
-/* Write the record of a message (docs/internals/store.md#record). */
+static uint8_t *put_bytes(uint8_t *at, const void *bytes, size_t size) {
+    if (size != 0)
+        memcpy(at, bytes, size);
+    return at + size;
+}
+
+static uint8_t *put_span(uint8_t *at, Span span) {
+    return put_bytes(at, span.start, span.size);
+}
+
+/* Write the record of a message (docs/internals/store.md#record); `added` goes behind its
+ * properties. */
 static void write_record(uint8_t *at, const Run *run, const RunQueue *queue, const SendHeader *send,
-                         Span body, Span properties, uint32_t size) {
-    const Buffer *suffix = &run->encoder->suffix;
-    store_u32(at, size);
+                         const Message *message, Span added) {
+    Span body = message->body, properties = message->properties;
+    uint32_t sys_flag = (uint32_t)send->sys_flag & run->encoder->sys_flag_mask;
+    store_u32(at, message->size);
     store_u32(at + 4, queue->magic);
     store_u32(at + 8, crc32_of(body) & 0x7FFFFFFF);
     store_u32(at + 12, (uint32_t)send->queue_id);
-    store_u32(at + 16, (uint32_t)send->flag);
+    store_u32(at + 16, (uint32_t)message->flag);
     store_u64(at + 20, (uint64_t)queue->next_offset);
     store_u64(at + 28, (uint64_t)run->wrote);
-    store_u32(at + 36, (uint32_t)send->sys_flag & run->encoder->sys_flag_mask);
+    store_u32(at + 36, send->is_batch ? sys_flag & ~COMPRESSED : sys_flag);
     store_u64(at + 40, (uint64_t)send->born_ms);
     memcpy(at + 48, run->origin.start, ORIGIN_BYTES);
     store_u32(at + 84, (uint32_t)body.size);
-    at += RECORD_HEAD_BYTES;
-    memcpy(at, body.start, body.size);
-    at += body.size;
-    memcpy(at, queue->topic_part_bytes.start, queue->topic_part_bytes.size);
-    at += queue->topic_part_bytes.size;
-    store_u16(at, (uint16_t)(properties.size + suffix->size));
-    at += 2;
-    memcpy(at, properties.start, properties.size);
-    memcpy(at + properties.size, suffix->bytes, suffix->size);
+    at = put_span(at + RECORD_HEAD_BYTES, body);
+    at = put_span(at, queue->topic_part_bytes);
+    store_u16(at, (uint16_t)(properties.size + added.size));
+    put_span(put_span(at + 2, properties), added);
 }
 
 /* -- answers ---------------------------------------------------------------------------------- */
@@ -228,11 +266,6 @@ static uint8_t *put_message_id(uint8_t *at, const SendEncoder *encoder, int64_t 
     return at;
 }
 
-static uint8_t *put_bytes(uint8_t *at, const void *bytes, size_t size) {
-    memcpy(at, bytes, size);
-    return at + size;
-}
-
 static uint8_t *put_buffer(uint8_t *at, const Buffer *buffer) {
     return put_bytes(at, buffer->bytes, buffer->size);
 }
@@ -253,16 +286,30 @@ static uint8_t *put_number(uint8_t *at, int64_t number) {
 
 #define PUT_TEXT(at, text) put_bytes(at, text, sizeof(text) - 1)
 
+/* Write the ids of the messages of a send, with commas between them. */
+static uint8_t *put_message_ids(uint8_t *at, const SendEncoder *encoder, const Answer *answer) {
+    int64_t position = answer->position;
+    for (size_t i = 0; i < answer->count; i++) {
+        if (i != 0)
+            *at++ = ',';
+        at = put_message_id(at, encoder, position);
+        position += answer->messages[i].size;
+    }
+    return at;
+}
+
 static uint8_t *put_json_answer(uint8_t *at, const SendEncoder *encoder, const SendHeader *send,
-                                const RunQueue *queue, Span uniq_key, int64_t position) {
+                                const Answer *answer) {
     at = put_buffer(at, &encoder->json_start);
-    at = put_message_id(at, encoder, position);
+    at = put_message_ids(at, encoder, answer);
     at = PUT_TEXT(at, "\",\"queueId\":\"");
     at = put_number(at, send->queue_id);
     at = PUT_TEXT(at, "\",\"queueOffset\":\"");
-    at = put_number(at, queue->next_offset);
-    at = PUT_TEXT(at, "\",\"transactionId\":\"");
-    at = put_bytes(at, uniq_key.start, uniq_key.size);
+    at = put_number(at, answer->queue_offset);
+    if (answer->uniq_key.start != NULL) {
+        at = PUT_TEXT(at, "\",\"transactionId\":\"");
+        at = put_span(at, answer->uniq_key);
+    }
     at = PUT_TEXT(at, "\"");
     at = put_buffer(at, &encoder->json_middle);
     at = put_number(at, send->opaque);
@@ -285,39 +332,44 @@ static uint8_t *put_number_field(uint8_t *at, const char *name, size_t name_byte
 }
 
 static uint8_t *put_binary_answer(uint8_t *at, const SendEncoder *encoder, const SendHeader *send,
-                                  const RunQueue *queue, Span uniq_key, int64_t position) {
+                                  const Answer *answer) {
     uint8_t *head = at;
     at = put_buffer(at, &encoder->binary_start);
     store_u32(at, (uint32_t)send->opaque);
     store_u32(at + 4, 1);
     store_u32(at + 8, 0);
     uint8_t *ext = head + BINARY_HEAD_BYTES;
-    at = PUT_FIELD(ext, "msgId", encoder->id_start.size + 16);
-    at = put_message_id(at, encoder, position);
+    size_t id_bytes = encoder->id_start.size + ID_END_BYTES;
+    at = PUT_FIELD(ext, "msgId", answer->count * id_bytes - 1);
+    at = put_message_ids(at, encoder, answer);
     at = put_number_field(at, "queueId", 7, send->queue_id);
-    at = put_number_field(at, "queueOffset", 11, queue->next_offset);
-    at = PUT_FIELD(at, "transactionId", uniq_key.size);
-    at = put_bytes(at, uniq_key.start, uniq_key.size);
+    at = put_number_field(at, "queueOffset", 11, answer->queue_offset);
+    if (answer->uniq_key.start != NULL) {
+        at = PUT_FIELD(at, "transactionId", answer->uniq_key.size);
+        at = put_span(at, answer->uniq_key);
+    }
     at = put_buffer(at, &encoder->binary_end);
     store_u32(ext - 4, (uint32_t)(at - ext));
     return at;
 }
 
-/* Add the answer of a message that will be stored; false without memory. */
-static bool add_answer(const SendHeader *send, const RunQueue *queue, Span uniq_key,
-                       const Run *run) {
-    SendEncoder *encoder = run->encoder;
-    /* Fixed texts and numbers take less than 256 bytes. */
-    size_t size = 256 + encoder->json_start.size + encoder->json_middle.size +
-                  encoder->json_end.size + encoder->binary_end.size + encoder->id_start.size +
-                  uniq_key.size;
-    uint8_t *frame = buffer_room(&encoder->answers, size);
+/* The most bytes of an answer; fixed texts and numbers take less than 256. */
+static size_t answer_bytes_max(const SendEncoder *encoder, size_t count, Span uniq_key) {
+    return 256 + encoder->json_start.size + encoder->json_middle.size + encoder->json_end.size +
+           encoder->binary_end.size + count * (encoder->id_start.size + ID_END_BYTES) +
+           uniq_key.size;
+}
+
+/* Add the answer of a send that will be stored; false without memory. */
+static bool add_answer(SendEncoder *encoder, const SendHeader *send, const Answer *answer) {
+    uint8_t *frame = buffer_room(&encoder->answers,
+                                 answer_bytes_max(encoder, answer->count, answer->uniq_key));
     if (frame == NULL)
         return false;
     uint8_t *header = frame + FRAME_HEAD_BYTES;
     bool is_json = send->serialize_type == SERIALIZE_JSON;
-    uint8_t *end = (is_json ? put_json_answer : put_binary_answer)(header, encoder, send, queue,
-                                                                   uniq_key, run->wrote);
+    uint8_t *end =
+        (is_json ? put_json_answer : put_binary_answer)(header, encoder, send, answer);
     uint32_t header_bytes = (uint32_t)(end - header);
     store_u32(frame, header_bytes + 4);
     store_u32(frame + 4, (uint32_t)send->serialize_type << 24 | header_bytes);
@@ -340,7 +392,8 @@ static bool append_new(PyObject *list, PyObject *item) {
  * or -1 where there are more than fit. */
 static int hash_index_keys(const RunQueue *queue, const MessageKeys *keys, uint32_t *hashes) {
     int count = 0;
-    hashes[count++] = index_hash(java_hash(queue->key_prefix, keys->uniq_key));
+    if (keys->uniq_key.start != NULL)
+        hashes[count++] = index_hash(java_hash(queue->key_prefix, keys->uniq_key));
     Cursor cursor = cursor_of(keys->keys);
     for (Span word; read_word(&cursor, &word);) {
         if (count == INDEX_KEYS_MAX - 1)
@@ -355,10 +408,10 @@ static int hash_index_keys(const RunQueue *queue, const MessageKeys *keys, uint3
 }
 
 /* Note what the index needs of a message: topic, position, store time, hashes of its keys. */
-static bool note_index_keys(Run *run, const RunQueue *queue, const uint32_t *hashes, int count) {
+static bool note_index_keys(Run *run, const RunQueue *queue, const Message *message) {
     PyObject *position = PyLong_FromLongLong(run->wrote);
-    PyObject *packed =
-        PyBytes_FromStringAndSize((const char *)hashes, count * (Py_ssize_t)sizeof *hashes);
+    PyObject *packed = PyBytes_FromStringAndSize(
+        (const char *)message->hashes, message->hash_count * (Py_ssize_t)sizeof *message->hashes);
     PyObject *note = NULL;
     if (position != NULL && packed != NULL)
         note = PyTuple_Pack(4, queue->topic, position, run->store_ms, packed);
@@ -373,6 +426,18 @@ static bool note_arrival(Run *run, const RunQueue *queue, int64_t tags_code) {
     return append_new(run->arrivals, arrival);
 }
 
+/* Note the arrival of messages that were just added to a queue, once for equal tags codes in a row.
+ * With SYNC_FLUSH messages become visible later, by the arrivals; so every queue has them. */
+static bool note_arrivals(Run *run, const RunQueue *queue, const Message *messages, size_t count) {
+    if (!queue->is_watched && !run->encoder->is_sync)
+        return true;
+    for (size_t i = 0; i < count; i++)
+        if ((i == 0 || messages[i].tags_code != messages[i - 1].tags_code) &&
+            !note_arrival(run, queue, messages[i].tags_code))
+            return false;
+    return true;
+}
+
 /* Return a property string with the separator that it lacks, in `text`, where it may be already;
  * without a start: no memory. */
 static Span with_separator(Buffer *text, Span properties) {
@@ -384,22 +449,115 @@ static Span with_separator(Buffer *text, Span properties) {
     return buffer_add(text, "\x02", 1) ? buffer_span(text) : (Span){0};
 }
 
+/* -- one send --------------------------------------------------------------------------------- */
+
+/* Check a message, whose keys were read, and finish it; false stops. */
+static bool is_plain(const Run *run, const RunQueue *queue, const MessageKeys *keys, Span added,
+                     Message *message) {
+    size_t properties_bytes = message->properties.size + added.size;
+    if (message->body.size > (uint64_t)run->body_bytes_max ||
+        properties_bytes > PROPERTIES_BYTES_MAX)
+        return false;
+    message->size = (uint32_t)(RECORD_HEAD_BYTES + message->body.size +
+                               queue->topic_part_bytes.size + 2 + properties_bytes);
+    message->tags_code = keys->tags.start == NULL ? 0 : (int32_t)java_hash(0, keys->tags);
+    message->hash_count = hash_index_keys(queue, keys, message->hashes);
+    return message->hash_count >= 0;
+}
+
+/* Add a message to the run. */
+static bool add_message(Run *run, RunQueue *queue, const SendHeader *send, const Message *message,
+                        Span added) {
+    SendEncoder *encoder = run->encoder;
+    uint8_t *record = buffer_room(&encoder->records, message->size);
+    StoredMessage stored = {run->wrote, message->tags_code, message->size,
+                            (uint32_t)(queue - run->queues)};
+    if (record == NULL || !buffer_add(&encoder->stored, &stored, sizeof stored))
+        return PyErr_NoMemory(), false;
+    write_record(record, run, queue, send, message, added);
+    encoder->records.size += message->size;
+    if (encoder->is_indexed && !note_index_keys(run, queue, message))
+        return false;
+    if (queue->count++ == 0)
+        queue->first_position = run->wrote;
+    queue->next_offset++;
+    run->wrote += message->size;
+    return true;
+}
+
+/* Add the messages of a send, which the log file has room for, and its answer; as `encode_send`. */
+static int add_send(Run *run, RunQueue *queue, const SendHeader *send, const Message *messages,
+                    size_t count, Span uniq_key, Span added) {
+    const Answer answer = {messages, count, run->wrote, queue->next_offset, uniq_key};
+    int64_t left = run->limit - run->wrote;
+    for (size_t i = 0; i < count; i++)
+        if ((left -= messages[i].size) < 0)
+            return 0;
+    if (!send->is_oneway && !add_answer(run->encoder, send, &answer))
+        return PyErr_NoMemory(), -1;
+    for (size_t i = 0; i < count; i++)
+        if (!add_message(run, queue, send, &messages[i], added))
+            return -1;
+    return note_arrivals(run, queue, messages, count) ? 1 : -1;
+}
+
+/* Read the messages of a packed batch (codec/batch.py) into `messages`; as `encode_send`. */
+static int read_batch(const Run *run, const RunQueue *queue, Span packed) {
+    Buffer *messages = &run->encoder->messages;
+    messages->size = 0;
+    Cursor cursor = cursor_of(packed);
+    while (bytes_left(&cursor) != 0) {
+        Message message = {0};
+        MessageKeys keys;
+        uint32_t total, flag, body_bytes;
+        uint16_t properties_bytes;
+        /* Magic and CRC do not count. */
+        if (!read_u32(&cursor, &total) || read_bytes(&cursor, 8) == NULL ||
+            !read_u32(&cursor, &flag) || !read_u32(&cursor, &body_bytes))
+            return 0;
+        message.flag = (int32_t)flag;
+        message.body = (Span){read_bytes(&cursor, body_bytes), body_bytes};
+        if (message.body.start == NULL || !read_u16(&cursor, &properties_bytes))
+            return 0;
+        message.properties = (Span){read_bytes(&cursor, properties_bytes), properties_bytes};
+        if (message.properties.start == NULL ||
+            total != PACKED_HEAD_BYTES + message.body.size + message.properties.size ||
+            !is_ascii(message.properties) || !read_message_keys(message.properties, &keys) ||
+            !is_plain(run, queue, &keys, (Span){0}, &message))
+            return 0;
+        if (!buffer_add(messages, &message, sizeof message))
+            return PyErr_NoMemory(), -1;
+    }
+    return messages->size != 0;
+}
+
+/* Encode a batch: its properties are those of the answer, each message brings its own. */
+static int encode_batch(Run *run, RunQueue *queue, const SendHeader *send, Span packed,
+                        Span uniq_key) {
+    if (packed.size > (uint64_t)run->body_bytes_max)
+        return 0;
+    int is_read = read_batch(run, queue, packed);
+    if (is_read != 1)
+        return is_read;
+    const Buffer *messages = &run->encoder->messages;
+    return add_send(run, queue, send, (const Message *)(const void *)messages->bytes,
+                    messages->size / sizeof(Message), uniq_key, (Span){0});
+}
+
 /* Encode one send; 1: done, 0: stop before it, -1: an exception. */
 static int encode_send(Run *run, const SendHeader *send, Span body) {
     SendEncoder *encoder = run->encoder;
-    Span properties = send->properties;
-    if (properties.size == 0)
-        return 0;
-    if (!ends_with(properties, 2)) {
-        properties = with_separator(&encoder->text, properties);
-        if (properties.start == NULL)
+    Message message = {.body = body, .properties = send->properties, .flag = send->flag};
+    if (!send->is_batch && send->properties.size != 0 && !ends_with(send->properties, 2)) {
+        message.properties = with_separator(&encoder->text, send->properties);
+        if (message.properties.start == NULL)
             return PyErr_NoMemory(), -1;
     }
     MessageKeys keys;
-    if (body.size > (uint64_t)run->body_bytes_max ||
-        properties.size + encoder->suffix.size > PROPERTIES_BYTES_MAX ||
-        !read_message_keys(properties, &keys) || keys.uniq_key.size > UNIQ_KEY_BYTES_MAX ||
-        !is_alphanumeric(keys.uniq_key))
+    if (!read_message_keys(message.properties, &keys) ||
+        (keys.uniq_key.start == NULL && !send->is_batch) ||
+        keys.uniq_key.size > UNIQ_KEY_BYTES_MAX || !is_alphanumeric(keys.uniq_key) ||
+        (keys.has_wait_false && encoder->is_sync))
         return 0;
     RunQueue *queue;
     int is_found = find_queue(run, send, &queue);
@@ -410,36 +568,12 @@ static int encode_send(Run *run, const SendHeader *send, Span body) {
         if (is_moving != 0)
             return is_moving < 0 ? -1 : 0;
     }
-    size_t size = RECORD_HEAD_BYTES + body.size + queue->topic_part_bytes.size + 2 +
-                  properties.size + encoder->suffix.size;
-    if (size > (uint64_t)(run->limit - run->wrote))
+    if (send->is_batch)
+        return encode_batch(run, queue, send, body, keys.uniq_key);
+    Span added = buffer_span(&encoder->suffix);
+    if (!is_plain(run, queue, &keys, added, &message))
         return 0;
-    uint32_t hashes[INDEX_KEYS_MAX];
-    int hash_count = hash_index_keys(queue, &keys, hashes);
-    if (hash_count < 0)
-        return 0;
-    uint8_t *record = buffer_room(&encoder->records, size);
-    uint8_t *stored = buffer_room(&encoder->stored, sizeof(StoredMessage));
-    if (record == NULL || stored == NULL)
-        return PyErr_NoMemory(), -1;
-    write_record(record, run, queue, send, body, properties, (uint32_t)size);
-    if (!send->is_oneway && !add_answer(send, queue, keys.uniq_key, run))
-        return PyErr_NoMemory(), -1;
-    if (encoder->is_indexed && !note_index_keys(run, queue, hashes, hash_count))
-        return -1;
-    int64_t tags_code = keys.tags.start == NULL ? 0 : (int32_t)java_hash(0, keys.tags);
-    if (queue->count++ == 0)
-        queue->first_position = run->wrote;
-    queue->next_offset++;
-    if (queue->is_watched && !note_arrival(run, queue, tags_code))
-        return -1;
-    StoredMessage message = {run->wrote, tags_code, (uint32_t)size,
-                             (uint32_t)(queue - run->queues)};
-    memcpy(stored, &message, sizeof message);
-    encoder->stored.size += sizeof message;
-    encoder->records.size += size;
-    run->wrote += (int64_t)size;
-    return 1;
+    return add_send(run, queue, send, &message, 1, keys.uniq_key, added);
 }
 
 /* Encode the sends of the data from `position` on; the end of the last one, -1: an exception. */
@@ -560,14 +694,14 @@ static bool copy_bytes(Buffer *buffer, PyObject *bytes) {
 static int initialise(SendEncoder *self, PyObject *arguments, PyObject *keywords) {
     static char *names[] = {"queue_counts", "moving_topics", "topics",      "queue_type",
                             "suffix",       "json_answer",   "binary_answer", "id_start",
-                            "sys_flag_mask", "is_indexed",  NULL};
+                            "sys_flag_mask", "is_indexed",  "is_sync",   NULL};
     PyObject *queue_counts, *moving_topics, *topics, *queue_type, *suffix, *id_start;
     PyObject *json_start, *json_middle, *json_end, *binary_start, *binary_end;
     if (!PyArg_ParseTupleAndKeywords(
-            arguments, keywords, "O!OO!OS(SSS)(SS)SIp", names, &PyDict_Type, &queue_counts,
+            arguments, keywords, "O!OO!OS(SSS)(SS)SIpp", names, &PyDict_Type, &queue_counts,
             &moving_topics, &PyDict_Type, &topics, &queue_type, &suffix, &json_start, &json_middle,
             &json_end, &binary_start, &binary_end, &id_start,
-            &self->sys_flag_mask, &self->is_indexed))
+            &self->sys_flag_mask, &self->is_indexed, &self->is_sync))
         return -1;
     if (PyBytes_Size(binary_start) != 5 || self->queue_counts != NULL) {
         PyErr_SetString(PyExc_ValueError, "SendEncoder() got an argument that is out of range");
@@ -621,8 +755,8 @@ static void deallocate(SendEncoder *self) {
     Py_CLEAR(self->is_watched_name);
     Buffer *buffers[] = {&self->suffix,       &self->json_start, &self->json_middle,
                          &self->json_end,     &self->binary_start, &self->binary_end,
-                         &self->id_start,     &self->text,       &self->records,
-                         &self->answers,      &self->stored};
+                         &self->id_start,     &self->text,       &self->messages,
+                         &self->records,      &self->answers,    &self->stored};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         buffer_free(buffers[i]);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);

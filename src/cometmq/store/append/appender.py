@@ -223,7 +223,7 @@ class Appender:
             self._check(store_ms)
         log = self._log
         origin = self._origins.get(born_host) or self._origin(born_host, store_ms)
-        if origin is None or self._is_sync or log.limit <= log.wrote:
+        if origin is None or log.limit <= log.wrote:
             return None
         return log.wrote, log.limit, origin
 
@@ -238,18 +238,26 @@ class Appender:
         """Append simple records that the native core has encoded for the room that `room` gave.
 
         `queues` has each queue with its units, its next queue offset, and the physical offset of
-        its first record.
+        its first record.  `arrivals` has the arrivals at watched queues, with SYNC_FLUSH at all.
         """
         for queue, units, _, _ in queues:
             queue.tail += units
-        self._write(self._log.wrote, records)
+        end = self._write(self._log.wrote, records)
         self.last_store_ms = store_ms
         self._keys += keys
+        is_sync = self._is_sync
         for queue, _, following, position in queues:
-            queue.max = queue.visible = following
+            queue.max = following
+            if not is_sync:
+                queue.visible = following
             if not queue.is_dirty:
                 self._writer.mark(queue, position, store_ms)
-        self._announce(arrivals)
+        if is_sync:
+            for topic, queue_id, following, tags_code in arrivals:
+                self._unconfirmed.append((end, self._topics[topic][queue_id], following, tags_code))
+            self._flusher.request()
+        else:
+            self._announce(arrivals)
 
     def _append_generally(
         self, queue: ConsumeQueue, item: PutItem, born_host: bytes, store_ms: int

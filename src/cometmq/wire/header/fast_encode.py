@@ -94,7 +94,7 @@ class SendResponseEncoder:
         queue_id: int,
         queue_offset: int,
         message_id: str,
-        transaction_id: str,
+        transaction_id: str | None,
         recall_handle: str | None = None,
     ) -> str:
         """Return the frame of a plain success to a JSON request, each byte as one character.
@@ -104,7 +104,10 @@ class SendResponseEncoder:
         """
         # Ids of clients are hex; anything else takes the way that escapes.
         # Asking bytes for letters and digits takes a quarter of asking text.
-        if not (transaction_id.isascii() and transaction_id.encode().isalnum()):
+        transaction = ""
+        if transaction_id is not None:
+            transaction = f',"transactionId":"{transaction_id}"'
+        if transaction_id and not (transaction_id.isascii() and transaction_id.encode().isalnum()):
             return self.encode_full(
                 opaque, JSON, 0, queue_id, queue_offset, message_id, transaction_id,
                 recall_handle=recall_handle,
@@ -112,7 +115,7 @@ class SendResponseEncoder:
         handle = "" if recall_handle is None else f',"recallHandle":"{recall_handle}"'
         fields = (
             f'{message_id}","queueId":"{queue_id}","queueOffset":"{queue_offset}"{handle}'
-            f',"transactionId":"{transaction_id}"{_RESPONSE_MIDDLE}{opaque}'
+            f"{transaction}{_RESPONSE_MIDDLE}{opaque}"
         )
         size = len(fields)
         start = self._starts[size] if size < _READY_STARTS else self._start(size)
@@ -135,7 +138,7 @@ class SendResponseEncoder:
         code: int = 0,
     ) -> bytes:
         """Return the frame of any answer that says where a message or a batch is stored."""
-        if code or serialize_type == BINARY or transaction_id is None:
+        if code or serialize_type == BINARY:
             return self.encode_full(
                 opaque, serialize_type, code, queue_id, queue_offset, message_id, transaction_id,
                 recall_handle=recall_handle,
