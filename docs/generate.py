@@ -401,6 +401,7 @@ _CLIENT_ORDER: Final[dict[str, tuple[str, ...]]] = {
         "PullConsumer",
         "ReceivedMessage",
         "RetryLater",
+        "StopConsuming",
         "DeadLetter",
         "Sql92",
         "ConsumeFromWhere",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cometmq.client.extensions.staging.calls import StagedPart as StagedPart
     from cometmq.client.handling.handlers import DeadLetter as DeadLetter
     from cometmq.client.handling.handlers import RetryLater as RetryLater
+    from cometmq.client.handling.handlers import StopConsuming as StopConsuming
     from cometmq.client.message.message import ReceivedMessage as ReceivedMessage
     from cometmq.client.producer.producer import Producer as Producer
     from cometmq.client.producer.request_reply import Reply as Reply
@@ -74,6 +75,7 @@ __all__ = [
     "Sql92",
     "StagedPart",
     "Staging",
+    "StopConsuming",
     "SubscriptionGroupConfig",
     "Tls",
     "Transaction",
@@ -116,6 +118,7 @@ _HOMES: Final = {
     "Sql92": "cometmq.core.filter.subscription",
     "StagedPart": "cometmq.client.extensions.staging.calls",
     "Staging": "cometmq.client.extensions.staging.batches",
+    "StopConsuming": "cometmq.client.handling.handlers",
     "SubscriptionGroupConfig": "cometmq.model.group",
     "Tls": "cometmq.net.tls",
     "Transaction": "cometmq.client.transaction.values",

@@ -15,7 +15,7 @@ from cometmq.client.admin.sync_admin import Admin
 from cometmq.client.base.sync_connection import Connection
 from cometmq.client.consumer.sync_consumers import PullConsumer, PushConsumer
 from cometmq.client.extensions.staging.sync import PublishResult, PublishState, StagedPart, Staging
-from cometmq.client.handling.handlers import DeadLetter, RetryLater
+from cometmq.client.handling.handlers import DeadLetter, RetryLater, StopConsuming
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.producer.sync_producer import Producer
 from cometmq.client.transaction.sync_producer import TransactionProducer
@@ -42,6 +42,7 @@ __all__ = [
     "Sql92",
     "StagedPart",
     "Staging",
+    "StopConsuming",
     "Transaction",
     "TransactionOutcome",
     "TransactionProducer",

@@ -17,7 +17,7 @@ from cometmq.app.options import ConsumerOptions
 from cometmq.app.parameters import VALUE, HandlerParameters, message_alone, name_of
 from cometmq.app.serializers import SchemaError, Serializer
 from cometmq.app.stats import HandlerMeter
-from cometmq.client import DeadLetter, ReceivedMessage, RetryLater
+from cometmq.client import DeadLetter, ReceivedMessage, RetryLater, StopConsuming
 
 __all__ = ["AppHandler", "Middleware", "is_coroutine_function", "is_verdict"]
 
@@ -39,7 +39,7 @@ def is_coroutine_function(function: object) -> bool:
 
 def is_verdict(value: Any) -> bool:
     """Whether a handler's value says what becomes of the message, as the client's handlers do."""
-    return value is None or isinstance(value, (bool, RetryLater))
+    return value is None or isinstance(value, (bool, RetryLater, StopConsuming))
 
 
 @dataclass(slots=True)
@@ -208,10 +208,10 @@ class AppHandler:
 
         return handle
 
-    def _judge(self, error: Exception, work: Any) -> RetryLater:
+    def _judge(self, error: Exception, work: Any) -> RetryLater | StopConsuming:
         """The verdict that an exception means."""
         message = work[0] if self.batch is not None else work
-        if isinstance(error, RetryLater):
+        if isinstance(error, (RetryLater, StopConsuming)):
             return error
         log.warning(
             "the handler %s of group %s failed on message %s of topic %s, try %d; it is tried "
@@ -235,7 +235,7 @@ class AppHandler:
             if isinstance(verdict, DeadLetter):
                 dead_letters += share
                 schema_errors += share * isinstance(verdict, SchemaError)
-            elif verdict is False or isinstance(verdict, RetryLater):
+            elif verdict is False or isinstance(verdict, (RetryLater, StopConsuming)):
                 failures += share
         if failures or dead_letters:
             with self.meter.lock:

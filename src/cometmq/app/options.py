@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cometmq.client.base.options import Shareable
     from cometmq.client.consumer.group.first_offset import StartFrom
     from cometmq.client.consumer.group.group_consumer import RebalanceListener
+    from cometmq.client.consumer.pausing import OnStopped
     from cometmq.client.extensions.parking.parking import OnParked
     from cometmq.core.group.allocate import AllocateStrategy
     from cometmq.net.env import Environment
@@ -49,6 +50,7 @@ class ConsumerOptions(TypedDict, total=False):
     suspend_ms: int
     park_after: int | None
     on_parked: OnParked | None
+    on_stopped: OnStopped | None
     flow_limits: FlowLimits | None
     strategy: AllocateStrategy | str
     rebalance_listener: RebalanceListener | None

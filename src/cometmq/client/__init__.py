@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cometmq.client.consumer.push_consumer import PushConsumer as PushConsumer
     from cometmq.client.handling.handlers import DeadLetter as DeadLetter
     from cometmq.client.handling.handlers import RetryLater as RetryLater
+    from cometmq.client.handling.handlers import StopConsuming as StopConsuming
     from cometmq.client.message.message import ReceivedMessage as ReceivedMessage
     from cometmq.client.producer.producer import Producer as Producer
     from cometmq.client.transaction.producer import TransactionProducer as TransactionProducer
@@ -62,6 +63,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "Sql92",
+    "StopConsuming",
     "Transaction",
     "TransactionOutcome",
     "TransactionProducer",
@@ -93,6 +95,7 @@ _HOMES: Final = {
     "SendResult": "cometmq.model.result",
     "SendStatus": "cometmq.model.result",
     "Sql92": "cometmq.core.filter.subscription",
+    "StopConsuming": "cometmq.client.handling.handlers",
     "Transaction": "cometmq.client.transaction.values",
     "TransactionOutcome": "cometmq.client.transaction.values",
     "TransactionProducer": "cometmq.client.transaction.producer",

@@ -10,8 +10,6 @@ Source: AbstractSendMessageProcessor.consumerSendMsgBack of RocketMQ 5.4
 
 from __future__ import annotations
 
-from typing import Final
-
 from cometmq.broker.base.state import FAQ, BrokerState, Refusal, answer, in_worker
 from cometmq.broker.base.store_failure import when_topic_saved
 from cometmq.broker.delay.levels.delayed_send import DelayedKind
@@ -21,6 +19,7 @@ from cometmq.broker.send.send import SendProcessor
 from cometmq.codec.ids import offset_message_id
 from cometmq.codec.stored_message import StoredMessage, decode_message
 from cometmq.core.retry import retry
+from cometmq.core.retry.consume_retry import TIMER_LEFTOVERS
 from cometmq.core.retry.retry_policy import policy_of
 from cometmq.errors import CometError, ResponseCode
 from cometmq.model import properties as prop
@@ -33,15 +32,6 @@ from cometmq.wire.command.command import RemotingCommand
 from cometmq.wire.header.headers import ConsumerSendMsgBackHeader
 
 __all__ = ["SendBackProcessor"]
-
-_TIMER_LEFTOVERS: Final = (
-    prop.TIMER_DELAY_SEC,
-    prop.TIMER_DELAY_MS,
-    prop.TIMER_OUT_MS,
-    prop.TIMER_ENQUEUE_MS,
-    prop.TIMER_DEQUEUE_MS,
-    prop.TIMER_ROLL_TIMES,
-)
 
 
 class SendBackProcessor:
@@ -115,7 +105,7 @@ class SendBackProcessor:
             limit_ms = state.config.timer_max_delay_sec * 1000
             is_level = delay_ms <= 0 or delay_ms in state.delay.delays_ms
             if not is_level and self._timed.is_enabled and delay_ms <= limit_ms:
-                for name in (prop.DELAY, *_TIMER_LEFTOVERS):
+                for name in (prop.DELAY, *TIMER_LEFTOVERS):
                     properties.pop(name, None)  # an earlier delay level would win over the time
                 properties[prop.TIMER_DELIVER_MS] = str(now_ms + delay_ms)
                 self._timed.delay(target, self._timed.out_ms(now_ms + delay_ms))

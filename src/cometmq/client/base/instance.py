@@ -41,7 +41,7 @@ from cometmq.net.channel import Channel, ChannelPool
 from cometmq.net.env import Environment
 from cometmq.net.network import local_ip
 from cometmq.wire.body.client import ConsumerData, HeartbeatData
-from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.codes import RequestCode, version_of
 from cometmq.wire.command.command import RemotingCommand
 from cometmq.wire.extensions.bulk_pull import features_of
 
@@ -54,6 +54,8 @@ __all__ = [
     "uniq_ids_of",
 ]
 
+TIMER_VERSION: Final = version_of(5, 0, 0)
+"""Brokers from this version on have timers; older ones ignore a message's exact time."""
 log = logging.getLogger("cometmq.client")
 UNREGISTER_TIMEOUT_MS: Final = 3_000
 _numbers: Final = count(1)
@@ -196,6 +198,7 @@ class SharedInstance(_Tasks):
         self._greeted: dict[str, Channel] = {}
         self._greetings: dict[str, asyncio.Future[RemotingCommand]] = {}
         self._features: dict[str, frozenset[str]] = {}
+        self._versions: dict[str, int] = {}
         self._denial: CometError | None = None
         self._refreshing: set[str] = set()
         self._generation = fork.generation()
@@ -332,6 +335,7 @@ class SharedInstance(_Tasks):
             return
         answer = done.result()
         self._features[address] = features_of(answer.ext_fields)
+        self._versions[address] = answer.version
         if answer.code == 0:
             self.io.outages.ended(f"heartbeat to {address}")
             return
@@ -384,6 +388,10 @@ class SharedInstance(_Tasks):
     def knows(self, address: str, feature: str) -> bool:
         """Whether this broker has announced a feature that RocketMQ's brokers lack."""
         return feature in self._features.get(address, ())
+
+    def has_timers(self, address: str) -> bool:
+        """Whether this broker's version has timers; older ones ignore a message's exact time."""
+        return self._versions.get(address, 0) >= TIMER_VERSION
 
     def forget_features(self, address: str) -> None:
         """Forget the features of a broker until it announces them again."""
@@ -612,6 +620,7 @@ class ClientInstance(_Tasks):
         self.heartbeat_to = shared.heartbeat_to
         self.knows = shared.knows
         self.forget_features = shared.forget_features
+        self.has_timers = shared.has_timers
         self.is_greeted = shared.is_greeted
         self.refresh_routes = shared.refresh_routes
         self.refresh_route = shared.refresh_route

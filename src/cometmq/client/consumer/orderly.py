@@ -16,8 +16,8 @@ from typing import Any, Final, Protocol
 
 from cometmq.client.extensions.parking.parking import Parking
 from cometmq.client.handling.dispatchers import Dispatcher
-from cometmq.client.handling.failures import follows, log_failure
-from cometmq.client.handling.handlers import Outcome, reason_of
+from cometmq.client.handling.failures import STOPPED, follows, log_failure
+from cometmq.client.handling.handlers import OUTCOME_STOP, Outcome, pause_of, reason_of
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.queue.assignment import Assignment
 from cometmq.client.queue.pull_loop import PullLoop
@@ -49,6 +49,18 @@ class OrderlyHost(Protocol):
 
     def may_consume(self, queue: MessageQueue) -> bool:
         """Whether this client certainly owns the queue's lock."""
+        ...
+
+    def may_start(self, queue: MessageQueue) -> bool:
+        """Whether a handler may start on a queue: its lock is ours, and it is not paused."""
+        ...
+
+    def stop_consuming(self, message: ReceivedMessage, outcome: Outcome) -> None:
+        """Start no handler any more: one of them asks for it."""
+        ...
+
+    def now_ms(self) -> int:
+        """The time in milliseconds since 1970."""
         ...
 
     def give_back(self, assignment: Assignment, message: ReceivedMessage, delay_level: int) -> None:
@@ -151,6 +163,11 @@ class OrderlyRunner:
         self.parking: Parking | None = None
         """Parks messages that failed too often, with the later ones of their group."""
 
+    def set_concurrency(self, concurrency: int) -> None:
+        """Change how many runs may be under way at a time."""
+        self._concurrency = concurrency
+        self._pump()
+
     # -- queues -----------------------------------------------------------------------------
 
     def added(self, assignment: Assignment) -> None:
@@ -223,7 +240,7 @@ class OrderlyRunner:
                 state.is_closed
                 or queue in self._dropped_runs
                 # A queue without a fresh lock begins again at the next successful renewal.
-                or not self._host.may_consume(queue)
+                or not self._host.may_start(queue)
             ):
                 continue
             self._start(state)
@@ -319,8 +336,15 @@ class OrderlyRunner:
                 break
             if outcome is None:
                 finished.append(message.queue_offset)
+            elif outcome == OUTCOME_STOP:
+                self._log(message, outcome, STOPPED)
+                self._host.stop_consuming(message, outcome)
+                judged = judged[: run.done_count - begin]
+                break
             else:
-                decision = self._policy.after_failure(outcome, message.reconsume_times)
+                decision = self._policy.after_failure(
+                    outcome, message.reconsume_times, pause_of(outcome, self._host.now_ms())
+                )
                 self._log(message, outcome, follows(decision))
                 if isinstance(decision, GiveBack):
                     # The outcome itself may carry properties for the dead letter.

@@ -32,12 +32,17 @@ from cometmq.client.base.reading import QueueReader
 from cometmq.client.consumer.group.first_offset import StartFrom
 from cometmq.client.consumer.group.group_consumer import RebalanceListener, Running
 from cometmq.client.consumer.orderly import OrderlyRunner
-from cometmq.client.consumer.orderly_consumer import OrderlyConsumer
+from cometmq.client.consumer.pausing import OnStopped, PausableConsumer
 from cometmq.client.consumer.returned_messages import ReturnedMessages
 from cometmq.client.extensions.parking.parking import OnParked, Parking
 from cometmq.client.handling.dispatchers import Dispatcher, make_dispatcher
 from cometmq.client.handling.failures import log_failure, next_try
-from cometmq.client.handling.handlers import Handler, Outcome, check_handler
+from cometmq.client.handling.handlers import (
+    OUTCOME_STOP,
+    Handler,
+    Outcome,
+    check_handler,
+)
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.queue.assignment import Assignment
 from cometmq.client.queue.pull_loop import PullLoop, PullSettings
@@ -73,7 +78,7 @@ CONSUME_TIMEOUT_MS: Final = 15 * 60 * 1000
 EXPIRED_DELAY_LEVEL: Final = 3
 
 
-class PushConsumer(OrderlyConsumer):
+class PushConsumer(PausableConsumer):
     """Consumes with a handler; ``async with PushConsumer(...)`` starts and stops it.
 
     Args:
@@ -99,6 +104,8 @@ class PushConsumer(OrderlyConsumer):
         park_after: how many failed tries park a message of a consumer with an order. The message
             and the later ones of its message group then wait in the topic ``%PARK%group`` while
             other groups continue; ``cometmq parking`` shows, retries and skips them. None: never.
+        on_stopped: called with the message and the reason when a handler answers
+            `StopConsuming`; may be ``async``.
         on_parked: called with the message that failed and the reason; may be ``async``.
         flow_limits: when a queue stops pulling.
         strategy: how queues are shared: ``AVG``, ``AVG_BY_CIRCLE``, ``CONSISTENT_HASH``, or an
@@ -131,6 +138,7 @@ class PushConsumer(OrderlyConsumer):
         suspend_ms: int = SUSPEND_MS,
         park_after: int | None = None,
         on_parked: OnParked | None = None,
+        on_stopped: OnStopped | None = None,
         flow_limits: FlowLimits | None = None,
         strategy: AllocateStrategy | str = "AVG",
         rebalance_listener: RebalanceListener | None = None,
@@ -157,8 +165,7 @@ class PushConsumer(OrderlyConsumer):
             raise ConfigError(f"order is {order!r}; give one of {', '.join(ORDERS)}")
         if flow_limits is not None:
             _check_limits(flow_limits)
-        if on_parked is not None:
-            check_callable("on_parked", on_parked)
+        _check_listeners(on_parked=on_parked, on_stopped=on_stopped)
         if park_after is not None:
             _check_parking(order, message_model, park_after)
         elif on_parked is not None:
@@ -173,6 +180,7 @@ class PushConsumer(OrderlyConsumer):
             strategy=strategy,
             rebalance_listener=rebalance_listener,
             offset_folder=offset_folder,
+            on_stopped=on_stopped,
             settings=PullSettings(
                 RequestCode.PULL_MESSAGE, group, PULL_SUSPEND, PULL_SUSPEND_MS, pull_count_max
             ),
@@ -454,6 +462,8 @@ class PushConsumer(OrderlyConsumer):
         """Flow control: see `ProcessQueue.blocked_by`."""
         if self._handler is None and not self._handlers:
             return "no handler yet"
+        if loop.process_queue.is_paused:
+            return "paused"
         reason = loop.process_queue.blocked_by(self._limits)
         if self._ordering is not None:
             if reason is None and self._order == ORDER_BY_GROUP:
@@ -493,7 +503,11 @@ class PushConsumer(OrderlyConsumer):
         if self._ordering is not None:
             self._ordering.submit(assignment, messages)
             return
-        topic = loop.queue.topic
+        self._submit(assignment, messages)
+
+    def _submit(self, assignment: Assignment, messages: list[ReceivedMessage]) -> None:
+        """Submit messages of a queue without an order to their handler; HOT."""
+        topic = assignment.queue.topic
         if topic.startswith(RETRY_PREFIX) and self._handlers:
             for message in messages:
                 self._submit_retried(assignment, message)
@@ -522,6 +536,11 @@ class PushConsumer(OrderlyConsumer):
         if outcome is not None:
             # Only this log line has the reason: a send-back carries none.
             log_failure(self.group, message, outcome, self._next_try(assignment, message, outcome))
+            if outcome == OUTCOME_STOP:
+                process_queue.is_paused = True
+                assignment.set_aside.append(message)
+                self.stop_consuming(message, outcome)
+                return
         if process_queue.dropped:
             return
         if outcome is not None:
@@ -536,11 +555,11 @@ class PushConsumer(OrderlyConsumer):
 
     def _next_try(self, assignment: Assignment, message: ReceivedMessage, outcome: int) -> str:
         """What follows on a failure, for the log."""
-        if assignment.process_queue.dropped:
+        if assignment.process_queue.dropped and outcome != OUTCOME_STOP:
             return "the queue has another owner now, which handles the message"
-        if self._model == MessageModel.BROADCASTING:
+        if self._model == MessageModel.BROADCASTING and outcome != OUTCOME_STOP:
             return "broadcasting never repeats a message, so it is skipped"
-        return next_try(outcome, message.reconsume_times, self._max_reconsume_times)
+        return next_try(outcome, message.reconsume_times, self._max_reconsume_times, self.now_ms())
 
     def finished_all(self, assignment: Assignment, messages: Sequence[ReceivedMessage]) -> None:
         """Record that all of these messages were handled with success; HOT."""
@@ -552,7 +571,12 @@ class PushConsumer(OrderlyConsumer):
             assignment.loop.wake()
 
     def skipped(self, assignment: Assignment, messages: Sequence[ReceivedMessage]) -> None:
-        """Ignore messages of a queue that was dropped; the next owner gets them."""
+        """Keep messages of a paused queue; those of a dropped one go to its next owner."""
+        if assignment.process_queue.dropped or self._is_stopping:
+            return
+        assignment.set_aside.extend(messages)
+        if not assignment.process_queue.is_paused:  # the pause has ended meanwhile
+            self._submit_set_aside(assignment)
 
     def give_back(self, assignment: Assignment, message: ReceivedMessage, delay_level: int) -> None:
         """Send a message to the group's retry topic, or to its dead letters (-1)."""
@@ -594,9 +618,33 @@ class PushConsumer(OrderlyConsumer):
         """
         return await self.dispatcher_of(message.topic).run_one(message)
 
-    def concurrency(self) -> int:
-        """How many handlers may run at a time."""
+    def thread_count(self) -> int:
+        """How many handlers may run at a time, for a broker that asks."""
         return self._concurrency
+
+    @property
+    def concurrency(self) -> int:
+        """How many handlers may run at a time; a change holds at once.
+
+        Raises:
+            ConfigError: the new value is not a whole number of at least 1.
+        """
+        return self._concurrency
+
+    @concurrency.setter
+    def concurrency(self, concurrency: int) -> None:
+        check_count("concurrency", concurrency)
+        self._concurrency = concurrency
+        for dispatcher in self._dispatchers.values():
+            dispatcher.set_concurrency(concurrency)
+        if self._ordering is not None:
+            self._ordering.set_concurrency(concurrency)
+
+
+def _check_listeners(**listeners: object) -> None:
+    for name, listener in listeners.items():
+        if listener is not None:
+            check_callable(name, listener)
 
 
 def _check_parking(order: str, message_model: MessageModel, park_after: int) -> None:

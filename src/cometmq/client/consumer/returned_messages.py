@@ -4,7 +4,9 @@ A message goes back by code 36 to its broker.  Where that fails, a copy is sent 
 topic; if that fails too, both are tried again after a pause.  The message counts as finished here
 when a broker has accepted one of the two.
 
-A dead letter with properties of the handler's choice is a copy too, since code 36 carries none.
+A dead letter with properties of the handler's choice is a copy too, since code 36 carries none, and
+so is a message to be tried again at an exact time.  Where the broker has no timers, or refuses the
+time, the message goes back at the shortest delay level that is not earlier.
 
 An ordered consumer counts the tries of a message itself; the broker's record does not contain them.
 So the dead letter of an ordered message is a copy with that count, as with Java's orderly
@@ -18,11 +20,17 @@ from typing import Final
 
 from cometmq.client.base.calls import BrokerCalls
 from cometmq.client.base.instance import ClientInstance
-from cometmq.client.handling.handlers import properties_of
+from cometmq.client.handling.handlers import deliver_time_of, properties_of
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.queue.assignment import Assignment
 from cometmq.codec.properties import encode_properties_text
-from cometmq.core.retry.consume_retry import DELAY_LEVEL_DEAD_LETTER, fallback_properties
+from cometmq.core.delay.levels import DelayLevels
+from cometmq.core.retry.consume_retry import (
+    DELAY_LEVEL_BY_BROKER,
+    DELAY_LEVEL_DEAD_LETTER,
+    fallback_properties,
+)
+from cometmq.core.retry.retry import level_not_before
 from cometmq.errors import CometError, NoRoute, remote_error
 from cometmq.model import FLUSHED_CODES
 from cometmq.model.flags import BORN_HOST_V6, STORE_HOST_V6
@@ -38,6 +46,7 @@ log = logging.getLogger("cometmq.client")
 CONCURRENCY: Final = 64
 PAUSE_S: Final = 5.0
 RESEND_TIMEOUT_MS: Final = 5_000
+_LEVELS: Final = DelayLevels()
 
 
 class ReturnedMessages:
@@ -91,10 +100,11 @@ class ReturnedMessages:
     async def _return(
         self, assignment: Assignment, message: ReceivedMessage, delay_level: int
     ) -> None:
+        failed_ms = self._instance.env.clock.now_ms()
         try:
             while not assignment.process_queue.dropped:
                 async with self._slots:
-                    is_accepted = await self._try_once(message, delay_level)
+                    is_accepted = await self._try_once(message, delay_level, failed_ms)
                 if is_accepted:
                     self._done(assignment, message)
                     return
@@ -106,7 +116,7 @@ class ReturnedMessages:
             if not self._count:
                 self._all_returned.set()
 
-    async def _try_once(self, message: ReceivedMessage, delay_level: int) -> bool:
+    async def _try_once(self, message: ReceivedMessage, delay_level: int, failed_ms: int) -> bool:
         name = f"{message.message_queue} at {message.queue_offset}"
         outages = self._instance.io.outages
         returning = f"giving messages of {self._group} back to {message.broker_name}"
@@ -115,6 +125,12 @@ class ReturnedMessages:
             address = self._instance.routes.address(message.broker_name)
             if address is None:
                 raise NoRoute(f"the master of {message.broker_name} is not known")
+            deliver_time_ms = deliver_time_of(delay_level, failed_ms)
+            if deliver_time_ms is not None:
+                if await self._delay(message, address, deliver_time_ms):
+                    return True
+                left_ms = deliver_time_ms - self._instance.env.clock.now_ms()
+                delay_level = max(1, level_not_before(left_ms, _LEVELS.delays_ms))
             is_dead = delay_level == DELAY_LEVEL_DEAD_LETTER
             added = properties_of(delay_level)
             if (
@@ -156,11 +172,32 @@ class ReturnedMessages:
             tries += 1  # as code 36 counts it
         # With a maximum below the count, every broker's rule makes this a dead letter.
         command = self._copy(message, DELAY_LEVEL_DEAD_LETTER, tries - 1, added)
+        return await self._is_stored(message, address, command)
+
+    async def _delay(self, message: ReceivedMessage, address: str, deliver_time_ms: int) -> bool:
+        """Store a copy that is delivered at an exact time; False if the broker cannot."""
+        if not self._instance.has_timers(address):
+            return False
+        command = self._copy(
+            message, DELAY_LEVEL_BY_BROKER, self._max_reconsume_times, {}, deliver_time_ms
+        )
+        return await self._is_stored(message, address, command)
+
+    async def _is_stored(
+        self, message: ReceivedMessage, address: str, command: RemotingCommand
+    ) -> bool:
         try:
             answer = await self._instance.io.request(address, command, RESEND_TIMEOUT_MS)
         except CometError as error:
             log.info("%s: %s", message.message_queue, error)
             return False
+        if answer.code not in FLUSHED_CODES:
+            log.info(
+                "%s: a copy was refused with code %d %s",
+                message.message_queue,
+                answer.code,
+                answer.remark,
+            )
         return answer.code in FLUSHED_CODES
 
     def _copy(
@@ -169,6 +206,7 @@ class ReturnedMessages:
         delay_level: int,
         reconsume_times_max: int | None,
         added: Mapping[str, str],
+        deliver_time_ms: int | None = None,
     ) -> RemotingCommand:
         """The request that sends a copy to the retry topic."""
         stored = message.stored
@@ -179,6 +217,7 @@ class ReturnedMessages:
             reconsume_times=stored.reconsume_times,
             max_reconsume_times=reconsume_times_max,
             delay_level=delay_level,
+            deliver_time_ms=deliver_time_ms,
         )
         properties.update(added)
         allowed = properties.pop("MAX_RECONSUME_TIMES", None)

@@ -78,6 +78,45 @@ class PushConsumer:
         """The queues of the subscribed topics that are assigned to this consumer now."""
         return self._inner.assignment()
 
+    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Start no handler on messages of these queues until `resume`; None: of any queue.
+
+        Handlers under way end as usual.  The consumer stays a member of its group and keeps its
+        queues.  May be called before the start.
+        """
+        background().run(_call(self._inner.pause, queues))
+
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Handle messages of these queues again; None: of all queues, also after a stop.
+
+        Raises:
+            ConfigError: queues are named while the whole consumer is paused.
+        """
+        background().run(_call(self._inner.resume, queues))
+
+    def paused(self) -> list[MessageQueue]:
+        """The assigned queues that are paused now, and those that were paused by name."""
+        queues: list[MessageQueue] = background().run(_call(self._inner.paused))
+        return queues
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why a handler stopped the consumer by `StopConsuming`; None while none did."""
+        return self._inner.stop_reason
+
+    @property
+    def concurrency(self) -> int:
+        """How many handlers may run at a time; a change holds at once.
+
+        Raises:
+            ConfigError: the new value is not a whole number of at least 1.
+        """
+        return self._inner.concurrency
+
+    @concurrency.setter
+    def concurrency(self, concurrency: int) -> None:
+        background().run(_call(setattr, self._inner, "concurrency", concurrency))
+
     def lag(self, topic: str) -> int:
         """Messages of a topic's assigned queues that are not consumed, as of each last pull."""
         lag: int = background().run(_call(self._inner.lag, topic))

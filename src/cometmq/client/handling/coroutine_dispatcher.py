@@ -18,6 +18,7 @@ from cometmq.client.handling.handlers import (
     Outcome,
     OutcomeReport,
     RetryLater,
+    StopConsuming,
     ends_program,
     outcome_of,
     outcomes_of,
@@ -62,8 +63,11 @@ class CoroutineDispatcher:
         # gets runs of one message from the start.
         self._seconds_per_message = RUN_S
         self._workers: set[asyncio.Task[Any] | None] = set()
-        for number in range(concurrency):
-            spawn(self._work(number), f"handler-{number}")
+        self._spawn = spawn
+        self._concurrency = 0
+        self._numbers: set[int] = set()
+        """The numbers of the workers that have not ended."""
+        self.set_concurrency(concurrency)
 
     @property
     def running_count(self) -> int:
@@ -111,17 +115,36 @@ class CoroutineDispatcher:
                 self._wake_sent = True
                 waiter.set_result(None)
 
-    async def _next(self, number: int) -> None:
-        """Wait for work; return without any once a drain has begun."""
+    async def _next(self, number: int) -> bool:
+        """Wait for work; False if this worker ends, by a drain or a lower concurrency."""
         self._current.pop(number, None)
-        while not self._ready or self._is_draining:
-            self._check_drained()
+        while True:
             if self._is_draining:
-                return
+                self._check_drained()
+                return False
+            if number >= self._concurrency:
+                self._numbers.discard(number)
+                if self._ready:
+                    self._wake()
+                return False
+            if self._ready:
+                return True
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._idle.append(waiter)
             await waiter
             self._wake_sent = False
+
+    def set_concurrency(self, concurrency: int) -> None:
+        """Change how many workers there are; a worker too many ends after its handler."""
+        self._concurrency = concurrency
+        for number in range(concurrency):
+            if number not in self._numbers:
+                self._numbers.add(number)
+                self._spawn(self._work(number), f"handler-{number}")
+        idle, self._idle = self._idle, []
+        for waiter in idle:
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def _work(self, number: int) -> None:
         """One worker: a message, or a list of them, at a time; HOT."""
@@ -136,13 +159,13 @@ class CoroutineDispatcher:
         self._workers.add(task)
         slice_end = clock() + SLICE_S
         while True:
-            if not ready or self._is_draining:
-                await self._next(number)
-                if self._is_draining:
+            if not ready or self._is_draining or number >= self._concurrency:
+                if not await self._next(number):
                     return
                 slice_end = clock() + SLICE_S
             assigned, work = ready.popleft()
-            if assigned.process_queue.dropped:
+            process_queue = assigned.process_queue
+            if process_queue.dropped or process_queue.is_paused:
                 report.skipped(assigned, work if isinstance(work, list) else [work])
                 continue
             if ready and self._idle and not self._wake_sent:
@@ -165,7 +188,7 @@ class CoroutineDispatcher:
                 if isinstance(error, asyncio.CancelledError) and self._was_expired(number):
                     continue
                 value = self._failed(task, error)
-            assigned.process_queue.handler_s += clock() - now
+            process_queue.handler_s += clock() - now
             if current.pop(number, None) is None:
                 task.uncancel()  # expired, and the handler swallowed the cancellation
             elif takes_lists:
@@ -204,6 +227,7 @@ class CoroutineDispatcher:
                 or now > slice_end
                 or self._is_draining
                 or process_queue.dropped
+                or process_queue.is_paused
             ):
                 break
             before = now
@@ -221,7 +245,7 @@ class CoroutineDispatcher:
         else:
             report.skipped(run, remaining)
 
-    def _failed(self, task: asyncio.Task[Any], error: BaseException) -> RetryLater:
+    def _failed(self, task: asyncio.Task[Any], error: BaseException) -> RetryLater | StopConsuming:
         """The outcome of a handler's exception; raises one that is meant for the worker.
 
         A handler's exception must not end the worker, whose message would be lost with it.

@@ -39,6 +39,10 @@ class Dispatcher(Protocol):
         """
         ...
 
+    def set_concurrency(self, concurrency: int) -> None:
+        """Change how many handlers may run at a time; those under way may end."""
+        ...
+
     async def drain(self, deadline_s: float) -> list[tuple[Any, ReceivedMessage]]:
         """Start no handler, wait for the running ones; returns the messages still in a handler."""
         ...

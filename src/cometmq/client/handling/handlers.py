@@ -9,22 +9,27 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.core.retry.consume_retry import DELAY_LEVEL_BY_BROKER, DELAY_LEVEL_DEAD_LETTER
+from cometmq.core.retry.dead_letters import REASON_PROPERTIES
 from cometmq.errors import CometError, ConfigError, ConfigTypeError
 from cometmq.model.message_checks import plain_text
 from cometmq.model.properties import RESERVED_PROPERTIES
 
 __all__ = [
+    "OUTCOME_STOP",
     "DeadLetter",
     "Handler",
     "HandlerResult",
     "Outcome",
     "OutcomeReport",
     "RetryLater",
+    "StopConsuming",
     "check_handler",
+    "deliver_time_of",
     "ends_program",
     "error_of",
     "outcome_of",
     "outcomes_of",
+    "pause_of",
     "properties_of",
     "reason_of",
     "result_of_error",
@@ -35,40 +40,75 @@ log = logging.getLogger("cometmq.client")
 
 _LEVEL_MAX: Final = 2**31 - 1
 """The largest number in a request's field; a broker lowers it to its highest level."""
+_TIME_MS_MAX: Final = 2**53
 _reported_types: Final[set[type]] = set()
 """Types of results without a meaning that the log has reported."""
 
 Outcome = int | None
-"""None for done, else the delay level of the next try (0: the broker's choice, -1: dead letter)."""
+"""None for done, `OUTCOME_STOP`, or the delay level of the next try.
+
+Level 0 is the broker's choice, and -1 makes the message a dead letter.
+"""
+OUTCOME_STOP: Final = -2
+"""The outcome of a message whose handler asks that nothing more is consumed."""
+REASON_LENGTH_MAX: Final = 1_000
+"""Characters of a reason in a property; all properties of a message share 32 KiB."""
 
 
 class RetryLater(CometError):
     """Asks for another try of the message: ``delay_level`` 1..18, or 0 for the usual back-off.
 
+    ``delay_ms`` or ``deliver_time_ms`` (milliseconds since 1970) ask for an exact time instead.
+    Brokers without timers deliver the message after the shortest level that is not earlier.
+
     Raises:
-        ConfigError: the delay level is not a whole number from -1 on.
+        ConfigError: a value is not a whole number in its range, or two of them are given.
     """
 
     delay_level: int = DELAY_LEVEL_BY_BROKER
+    delay_ms: int | None = None
+    deliver_time_ms: int | None = None
     handler_error: BaseException | None = None
     """The exception of a handler that asked for nothing; the log shows its traceback."""
 
-    def __init__(self, delay_level: int = DELAY_LEVEL_BY_BROKER, reason: str = "") -> None:
+    def __init__(
+        self,
+        delay_level: int = DELAY_LEVEL_BY_BROKER,
+        reason: str = "",
+        *,
+        delay_ms: int | None = None,
+        deliver_time_ms: int | None = None,
+    ) -> None:
         if type(delay_level) is not int or not -1 <= delay_level <= _LEVEL_MAX:
             raise ConfigError(
                 f"the delay level of RetryLater is {delay_level!r:.100}; give a level from 1 on, "
                 "or 0 for the usual back-off"
             )
         self.delay_level = delay_level
-        super().__init__(reason or f"retry later at delay level {delay_level}")
+        self.delay_ms = delay_ms
+        self.deliver_time_ms = deliver_time_ms
+        times = {"delay_ms": delay_ms, "deliver_time_ms": deliver_time_ms}
+        given = {name: value for name, value in times.items() if value is not None}
+        for name, value in given.items():
+            if type(value) is not int or not 0 < value <= _TIME_MS_MAX:
+                raise ConfigError(
+                    f"{name} of RetryLater is {value!r:.100}; give milliseconds, a whole number "
+                    "above 0"
+                )
+        if len(given) + (delay_level != DELAY_LEVEL_BY_BROKER) > 1:
+            raise ConfigError(
+                f"RetryLater has delay_level {delay_level}, delay_ms {delay_ms} and "
+                f"deliver_time_ms {deliver_time_ms}; give one of them"
+            )
+        when = "".join(f"{name} {value}" for name, value in given.items())
+        super().__init__(reason or f"retry later at {when or f'delay level {delay_level}'}")
 
 
 class DeadLetter(RetryLater):
     """Sends the message to the group's dead-letter topic.
 
-    With ``properties`` the dead letter is a copy that has these properties too, such as
-    ``{"error": "no such customer"}``, which ``cometmq dead-letters list`` shows. Without them the
-    broker moves the message itself, and only the consumer's log has the reason.
+    The reason travels as the dead letter's property ``error``, which ``cometmq dead-letters list``
+    shows, unless ``properties`` has one of its own; other ``properties`` travel too.
 
     Raises:
         ConfigError: a property's name is reserved.
@@ -80,15 +120,34 @@ class DeadLetter(RetryLater):
 
     def __init__(self, reason: str = "", *, properties: Mapping[str, str] | None = None) -> None:
         super().__init__(DELAY_LEVEL_DEAD_LETTER, reason or "sent to the dead-letter topic")
-        if properties is not None:
-            self.properties = dict(properties)
+        self.properties = dict(properties or {})
+        if reason and not any(name in self.properties for name in REASON_PROPERTIES):
+            self.properties[REASON_PROPERTIES[0]] = _property_text(reason)
         for name, value in self.properties.items():
             if plain_text(name, "property name of DeadLetter") in RESERVED_PROPERTIES:
                 raise ConfigError(f"the property {name} of DeadLetter has a meaning to brokers")
             plain_text(value, f"property {name} of DeadLetter")
 
 
-HandlerResult: TypeAlias = bool | RetryLater | None
+class StopConsuming(CometError):
+    """Stops the consumer: for a message whose effect must not be repeated.
+
+    The message is neither done nor tried again, and no handler starts until the program calls
+    `PushConsumer.resume`; the message is then handled again.  The consumer stays a member of its
+    group, so no other member gets the message as long as this process lives.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason or "the handler asks to stop consuming")
+
+
+def _property_text(text: str) -> str:
+    """A text that fits a property: short, and without the separators of properties."""
+    clean = text.replace("\x01", " ").replace("\x02", " ")
+    return clean[:REASON_LENGTH_MAX]
+
+
+HandlerResult: TypeAlias = bool | RetryLater | StopConsuming | None
 """What a handler returns for a message."""
 Handler: TypeAlias = (
     Callable[[ReceivedMessage], HandlerResult | Awaitable[HandlerResult]]
@@ -102,8 +161,8 @@ Handler: TypeAlias = (
 """Takes a `ReceivedMessage` (or a list of them); plain or ``async``.
 
 None or True: done.  False or an exception: try again later.  `RetryLater` (returned or raised):
-try again after a level of the handler's choice; `DeadLetter`: never again.  A list handler may
-also return one such value per message.
+try again at a time of the handler's choice; `DeadLetter`: never again; `StopConsuming`: the
+consumer stops.  A list handler may also return one such value per message.
 
 Other values count as done and are reported once in the log.  A coroutine or generator that was
 returned without being run counts as a failure.  ``SystemExit`` and ``KeyboardInterrupt`` of an
@@ -163,6 +222,8 @@ class _Failed(int):
 
     reason: str = ""
     properties: Mapping[str, str] = MappingProxyType({})
+    deliver_time_ms: int | None = None
+    delay_ms: int | None = None
     error: BaseException | None = None
     is_error_shown: bool = False
 
@@ -190,14 +251,33 @@ def properties_of(outcome: Outcome) -> Mapping[str, str]:
     return outcome.properties if isinstance(outcome, _Failed) else {}
 
 
+def deliver_time_of(outcome: Outcome, now_ms: int) -> int | None:
+    """The exact time of the next try, ms since 1970; None where the handler asked for none."""
+    if not isinstance(outcome, _Failed):
+        return None
+    return outcome.deliver_time_ms if outcome.delay_ms is None else now_ms + outcome.delay_ms
+
+
+def pause_of(outcome: Outcome, now_ms: int) -> int | None:
+    """Milliseconds until the exact time of the next try; None where the handler asked for none."""
+    deliver_time_ms = deliver_time_of(outcome, now_ms)
+    return None if deliver_time_ms is None else max(0, deliver_time_ms - now_ms)
+
+
 def outcome_of(value: Any) -> Outcome:
     """The outcome that a handler's return value means."""
     if value is None or value is True:
         return None
+    if isinstance(value, StopConsuming):
+        stopped = _Failed(OUTCOME_STOP)
+        stopped.reason = str(value)
+        return stopped
     if isinstance(value, RetryLater):
         failed = _Failed(value.delay_level)
         failed.reason = str(value)
         failed.error = value.handler_error
+        failed.deliver_time_ms = value.deliver_time_ms
+        failed.delay_ms = value.delay_ms
         if isinstance(value, DeadLetter):
             failed.properties = value.properties
         return failed
@@ -220,7 +300,8 @@ def _outcome_of_meaningless(value: Any) -> Outcome:
         _reported_types.add(kind)
         log.warning(
             "a handler returned %.100r (%s), which has no meaning; its messages count as done. "
-            "Return None or True for that, False, RetryLater or DeadLetter otherwise",
+            "Return None or True for that, otherwise False, RetryLater, DeadLetter or "
+            "StopConsuming",
             value,
             kind.__name__,
         )
@@ -252,9 +333,9 @@ def ends_program(error: BaseException) -> bool:
     )
 
 
-def result_of_error(error: BaseException) -> RetryLater:
+def result_of_error(error: BaseException) -> RetryLater | StopConsuming:
     """The result that a handler's exception means."""
-    if isinstance(error, RetryLater):
+    if isinstance(error, (RetryLater, StopConsuming)):
         return error
     result = RetryLater(reason=f"{type(error).__name__}: {error}")
     result.handler_error = error

@@ -73,7 +73,6 @@ class ThreadDispatcher:
     ) -> None:
         self._handler: Callable[[Any], Any] = handler
         self._report = report
-        self._concurrency = concurrency
         self._batch_size = batch_size
         self._loop = asyncio.get_running_loop()
         self._work: SimpleQueue[_Chunk | None] = SimpleQueue()
@@ -86,12 +85,39 @@ class ThreadDispatcher:
         # Seconds per message, smoothed.  The first value is pessimistic, so that slow handlers
         # run in parallel from the start.
         self._seconds_per_message = CHUNK_S
-        self._threads = [
-            threading.Thread(target=self._run, name=f"cometmq-handler-{number}", daemon=True)
-            for number in range(concurrency)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._lock = threading.Lock()
+        """Guards the two counts of threads below."""
+        self._thread_count = 0
+        self._surplus_count = 0
+        """How many threads are to end; each ends when it has no chunk."""
+        self.set_concurrency(concurrency)
+
+    def set_concurrency(self, concurrency: int) -> None:
+        """Change how many threads there are; a thread too many ends after its chunk."""
+        with self._lock:
+            missing = concurrency - (self._thread_count - self._surplus_count)
+            revived = min(max(0, missing), self._surplus_count)
+            self._surplus_count -= revived
+            started = range(self._thread_count, self._thread_count + max(0, missing) - revived)
+            self._thread_count += len(started)
+            self._surplus_count += max(0, -missing)
+        for number in started:
+            threading.Thread(
+                target=self._run, name=f"cometmq-handler-{number}", daemon=True
+            ).start()
+        for _ in range(-missing):
+            self._work.put(None)  # wakes a thread that waits for work
+
+    def _is_surplus(self) -> bool:
+        """Whether the calling thread is to end; counts it as ended then."""
+        if not self._surplus_count:
+            return False
+        with self._lock:
+            if not self._surplus_count:
+                return False
+            self._surplus_count -= 1
+            self._thread_count -= 1
+            return True
 
     @property
     def running_count(self) -> int:
@@ -135,11 +161,12 @@ class ThreadDispatcher:
         single = self._batch_size is None
         thread = threading.current_thread()
         _handler_thread.set(thread)
-        while True:
+        while not self._is_surplus():
             chunk = self._work.get()
             if chunk is None:
-                return
-            if not self._is_draining and not chunk.assigned.process_queue.dropped:
+                continue
+            process_queue = chunk.assigned.process_queue
+            if not (self._is_draining or process_queue.dropped or process_queue.is_paused):
                 chunk.thread = thread
                 chunk.started = time.monotonic()
                 chunk.outcomes = self._run_single(chunk) if single else self._run_list(chunk)
@@ -159,7 +186,7 @@ class ThreadDispatcher:
         process_queue = chunk.assigned.process_queue
         in_order = chunk.is_run
         for message in chunk.messages:
-            if self._is_draining or process_queue.dropped:
+            if self._is_draining or process_queue.dropped or process_queue.is_paused:
                 break
             try:
                 value = handler(message)
@@ -206,7 +233,7 @@ class ThreadDispatcher:
             self._in_threads.discard(chunk)
             outcomes = chunk.outcomes
             if outcomes is None or chunk.expired:
-                if chunk.is_run:
+                if chunk.is_run or not chunk.expired:
                     report.skipped(chunk.assigned, chunk.messages)
                 continue
             chunk.assigned.process_queue.handler_s += chunk.seconds
@@ -220,7 +247,7 @@ class ThreadDispatcher:
                 continue
             for message, outcome in zip(chunk.messages, outcomes, strict=False):
                 report.finished(chunk.assigned, message, outcome)
-            if chunk.is_run and len(outcomes) < len(chunk.messages):
+            if len(outcomes) < len(chunk.messages):
                 report.skipped(chunk.assigned, chunk.messages[len(outcomes) :])
         if self._drained is not None and not self._drained.done() and not self._is_any_awaited():
             self._drained.set_result(None)
@@ -237,8 +264,7 @@ class ThreadDispatcher:
         if self._is_any_awaited():
             self._drained = self._loop.create_future()
             await asyncio.wait([self._drained], timeout=deadline_s)
-        for _ in self._threads:
-            self._work.put(None)
+        self.set_concurrency(0)
         running: list[tuple[Any, ReceivedMessage]] = []
         for chunk in self._in_threads:
             if chunk.started:

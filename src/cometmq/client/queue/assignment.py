@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.queue.pull_loop import PullLoop
 from cometmq.core.consume.process_queue import ProcessQueue
 from cometmq.core.consume.watchdog import QueueWatch
@@ -32,6 +33,7 @@ class Assignment:
         "process_queue",
         "queue",
         "sampled",
+        "set_aside",
         "state",
         "watch",
     )
@@ -46,6 +48,8 @@ class Assignment:
         self.failed_count = 0
         self.sampled = Sample()
         """The counters at the watchdog's last check, for rates."""
+        self.set_aside: list[ReceivedMessage] = []
+        """Pulled messages that wait for the end of a pause."""
         self.state: Any = None
         """State that the kind of consumer adds per queue; set when the queue is added."""
 

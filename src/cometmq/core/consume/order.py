@@ -87,17 +87,22 @@ class OrderPolicy:
     max_reconsume_times: int = RECONSUME_FOR_EVER
     park_after: int | None = None
 
-    def after_failure(self, delay_level: int, reconsume_times: int) -> Suspend | GiveBack | Park:
+    def after_failure(
+        self, delay_level: int, reconsume_times: int, pause_ms: int | None = None
+    ) -> Suspend | GiveBack | Park:
         """What follows when a handler failed on a message.
 
         ``delay_level`` is the handler's answer: -1 for a dead letter, 0 for the usual pause, 1 to
-        18 for the pause of that level.  ``reconsume_times`` counts earlier failures.
+        18 for the pause of that level.  ``reconsume_times`` counts earlier failures, and
+        ``pause_ms`` is the exact pause that the handler asks for.
         """
         if delay_level == DELAY_LEVEL_DEAD_LETTER or reconsume_times >= self.max_reconsume_times:
             # In a retry topic later messages would overtake this one, so it becomes a dead letter.
             return GiveBack(DELAY_LEVEL_DEAD_LETTER)
         if self.park_after is not None and reconsume_times + 1 >= self.park_after:
             return Park()
+        if pause_ms is not None:
+            return Suspend(pause_ms)
         if delay_level > 0:
             return Suspend(_LEVELS.delay_ms(_LEVELS.clamp(delay_level)))
         return Suspend(self.suspend_ms)

@@ -45,7 +45,8 @@ class ProcessQueue:
     """Progress of one queue in one consumer.
 
     ``pull_offset`` is the next offset to pull.  ``dropped`` says that this consumer no longer owns
-    the queue, so it may not commit offsets of it any more.
+    the queue, so it may not commit offsets of it any more.  ``is_paused`` says that no handler may
+    start on its messages; those under way end as usual.
     """
 
     __slots__ = (
@@ -54,6 +55,7 @@ class ProcessQueue:
         "dropped",
         "finished_count",
         "handler_s",
+        "is_paused",
         "last_consume_ms",
         "last_pull_ms",
         "pull_offset",
@@ -71,6 +73,7 @@ class ProcessQueue:
         self.last_pull_ms = now_ms
         self.last_consume_ms = now_ms
         self.dropped = False
+        self.is_paused = False
 
     @property
     def count(self) -> int:

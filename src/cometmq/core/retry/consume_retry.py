@@ -9,14 +9,35 @@ of RocketMQ 5.4.0.
 
 from typing import Final
 
+from cometmq.model.properties import (
+    DELAY,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TIMER_DEQUEUE_MS,
+    TIMER_ENQUEUE_MS,
+    TIMER_OUT_MS,
+    TIMER_ROLL_TIMES,
+)
+
 __all__ = [
     "DELAY_LEVEL_BY_BROKER",
     "DELAY_LEVEL_DEAD_LETTER",
+    "TIMER_LEFTOVERS",
     "fallback_properties",
 ]
 
 DELAY_LEVEL_BY_BROKER: Final = 0
 DELAY_LEVEL_DEAD_LETTER: Final = -1
+TIMER_LEFTOVERS: Final = (
+    TIMER_DELAY_SEC,
+    TIMER_DELAY_MS,
+    TIMER_OUT_MS,
+    TIMER_ENQUEUE_MS,
+    TIMER_DEQUEUE_MS,
+    TIMER_ROLL_TIMES,
+)
+"""What an earlier timer leaves in the properties of a delivered message."""
 _FIRST_RETRY_LEVEL: Final = 3
 _DELAY_LEVEL_MAX: Final = 18
 
@@ -29,12 +50,14 @@ def fallback_properties(
     reconsume_times: int,
     max_reconsume_times: int | None,
     delay_level: int,
+    deliver_time_ms: int | None = None,
 ) -> dict[str, str]:
     """Return the properties of the copy for the retry topic, after the broker refused code 36.
 
     ``topic`` and ``message_id`` are the message's own; the origin of an earlier try stays.  An
     ordinary send has no level -1, so a count above the maximum asks for a dead letter.  With a
-    maximum of None the group's settings at the broker decide.
+    maximum of None the group's settings at the broker decide.  ``deliver_time_ms`` asks for an
+    exact time instead of a level.
     """
     copy = dict(properties)
     copy.setdefault("RETRY_TOPIC", topic)
@@ -48,7 +71,13 @@ def fallback_properties(
     copy.pop("MAX_RECONSUME_TIMES", None)
     if max_reconsume_times is not None:
         copy["MAX_RECONSUME_TIMES"] = str(max_reconsume_times)
-    level = delay_level if delay_level > 0 else _FIRST_RETRY_LEVEL + reconsume_times
-    copy["DELAY"] = str(min(level, _DELAY_LEVEL_MAX))
+    if deliver_time_ms is not None:
+        # A level would win over the time.
+        for name in (DELAY, *TIMER_LEFTOVERS):
+            copy.pop(name, None)
+        copy[TIMER_DELIVER_MS] = str(deliver_time_ms)
+    else:
+        level = delay_level if delay_level > 0 else _FIRST_RETRY_LEVEL + reconsume_times
+        copy[DELAY] = str(min(level, _DELAY_LEVEL_MAX))
     copy.pop("TRAN_MSG", None)
     return copy

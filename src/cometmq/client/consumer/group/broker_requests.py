@@ -80,7 +80,7 @@ class BrokerFacing(Protocol):
         """Continue these queues at other offsets."""
         ...
 
-    def concurrency(self) -> int:
+    def thread_count(self) -> int:
         """How many handlers may run at a time."""
         ...
 
@@ -187,7 +187,7 @@ def _running_info(consumer: BrokerFacing, command: RemotingCommand) -> RemotingC
             "PROP_CONSUMER_START_TIMESTAMP": str(consumer.started_ms),
             "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
             "PROP_NAMESERVER_ADDR": ";".join(consumer.name_servers()),
-            "PROP_THREADPOOL_CORE_SIZE": str(consumer.concurrency()),
+            "PROP_THREADPOOL_CORE_SIZE": str(consumer.thread_count()),
             "messageModel": "CLUSTERING" if is_clustering else "BROADCASTING",
         },
         subscriptions=tuple(

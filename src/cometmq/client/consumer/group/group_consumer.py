@@ -677,7 +677,7 @@ class GroupConsumer(ABC):
         """Answer a broker's request (40, 220, 221, 307 or 309)."""
         return serve_broker(self, channel, command)
 
-    def concurrency(self) -> int:
+    def thread_count(self) -> int:
         """How many handlers may run at a time; 0 for a consumer without handlers."""
         return 0
 

@@ -20,10 +20,12 @@ from typing import Any, Final, Protocol
 from cometmq.client.base.reading import QueueReader
 from cometmq.client.extensions.parking.log import ParkingQueue, read_record
 from cometmq.client.extensions.parking.moving import LaneMover, read_parked
-from cometmq.client.handling.failures import follows, log_failure
+from cometmq.client.handling.failures import STOPPED, follows, log_failure
 from cometmq.client.handling.handlers import (
+    OUTCOME_STOP,
     Outcome,
     outcome_of,
+    pause_of,
     reason_of,
     result_of_error,
 )
@@ -73,6 +75,18 @@ class ParkingHost(Protocol):
 
     def may_consume(self, queue: MessageQueue) -> bool:
         """Whether this client certainly owns the queue's lock."""
+        ...
+
+    def may_start(self, queue: MessageQueue) -> bool:
+        """Whether a handler may start: the queue's lock is ours, and it is not paused."""
+        ...
+
+    def stop_consuming(self, message: ReceivedMessage, outcome: Outcome) -> None:
+        """Start no handler any more: one of them asks for it."""
+        ...
+
+    def now_ms(self) -> int:
+        """The time in milliseconds since 1970."""
         ...
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> Any:
@@ -519,7 +533,7 @@ class Parking:
         dispatcher = self._host.dispatcher_of(message.topic)
         message.stored.reconsume_times = 0
         while self._may_retry(broker_log, name, source):
-            if not self._host.may_consume(source):
+            if not self._host.may_start(source):
                 await asyncio.sleep(0.2)
                 continue
             outcome: Outcome
@@ -530,7 +544,13 @@ class Parking:
                     outcome = outcome_of(result_of_error(error))
             if outcome is None:
                 return None
-            decision = self._policy.after_failure(outcome, message.reconsume_times)
+            if outcome == OUTCOME_STOP:
+                log_failure(self._host.group, message, outcome, STOPPED)
+                self._host.stop_consuming(message, outcome)
+                continue
+            decision = self._policy.after_failure(
+                outcome, message.reconsume_times, pause_of(outcome, self._host.now_ms())
+            )
             log_failure(self._host.group, message, outcome, follows(decision))
             if outcome == DELAY_LEVEL_DEAD_LETTER:
                 await self._bury(message)
