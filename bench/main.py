@@ -38,6 +38,11 @@ __all__ = ["bench_command", "run"]
 SUITES: Final = ("raw", "client", "operations", "scale", "kinds", "all")
 KINDS: Final = "kinds"
 """An operation of its own: its rows share a broker and are compared with one another."""
+ROUNDS: Final = 5
+ROUND_SECONDS: Final = 3.0
+PAIRS: Final = 20
+"""As many as a ratio needs for an interval; shorter rounds keep a comparison within an hour."""
+PAIR_SECONDS: Final = 1.0
 QUICK_SECONDS: Final = 1.0
 QUICK_FILL: Final = 50_000
 QUICK_SCALE: Final = 20
@@ -130,16 +135,12 @@ def _list_rows(against: str | None) -> None:
 @click.option(
     "--rounds",
     type=click.IntRange(1),
-    default=5,
-    show_default=True,
-    help="Rounds a row; figures are their medians.",
+    help="Rounds a row; figures are their medians.  [default: 5; 20 with --against]",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(0.05, 60),
-    default=3.0,
-    show_default=True,
-    help="Timed part of a round.",
+    help="Timed part of a round.  [default: 3; 1 with --against]",
 )
 @click.option("--quick", is_flag=True, help="One round of one second, smaller fills.")
 @click.option(
@@ -325,10 +326,12 @@ def _store_folder(wanted: Path | None) -> Iterator[Path]:
 def _settings(options: dict[str, Any], folder: Path) -> Settings:
     server_core, generator_core = _pick_cores(options["pin"])
     quick = options["quick"]
+    rounds, seconds = (PAIRS, PAIR_SECONDS) if options["against"] else (ROUNDS, ROUND_SECONDS)
+    seconds = options["seconds"] or seconds
     return Settings(
         folder=folder,
-        rounds=1 if quick else options["rounds"],
-        seconds=min(options["seconds"], QUICK_SECONDS) if quick else options["seconds"],
+        rounds=1 if quick else options["rounds"] or rounds,
+        seconds=min(seconds, QUICK_SECONDS) if quick else seconds,
         server_core=server_core,
         generator_core=generator_core,
         fill_messages=QUICK_FILL if quick else 200_000,

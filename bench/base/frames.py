@@ -24,30 +24,32 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from bench.base.headers import (
+    FRAME_DIGITS,
+    OPAQUE_BASE,
+    Bytes,
+    Template,
+    request_header,
+)
+from bench.base.loads import Form
 from cometmq.errors import ConfigError
+from cometmq.wire.command.command import BINARY
 
 __all__ = [
-    "FRAME_DIGITS",
     "ID_DIGITS",
     "MESSAGES_PER_FRAME_MAX",
-    "OPAQUE_BASE",
     "FrameRing",
     "Targets",
 ]
 
-FRAME_DIGITS: Final = 9
 INDEX_DIGITS: Final = 3
 ID_DIGITS: Final = FRAME_DIGITS + INDEX_DIGITS
 MESSAGES_PER_FRAME_MAX: Final = 10**INDEX_DIGITS
-# Ten digits in every frame, and still an int32 for every frame number of nine digits.
-OPAQUE_BASE: Final = 1_000_000_000
 TIME_DIGITS: Final = 13
 # A ring above this would only measure the generator's cache misses.
 RING_BYTES_MAX: Final = 48 << 20
 BLOCKS_PER_RING: Final = 10
 TAGS: Final = (b"TagA", b"TagB", b"TagC", b"TagD")
-
-Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,33 +84,6 @@ class Targets:
         return place % self.topic_count, place // self.topic_count
 
 
-class _Template:
-    """Bytes under construction, with the positions of the fields that change."""
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        self.size = 0
-        self.numbers: list[int] = []
-        self.marks: dict[str, int] = {}
-
-    def add(self, text: bytes) -> _Template:
-        self.parts.append(text)
-        self.size += len(text)
-        return self
-
-    def mark(self, name: str, width: int) -> _Template:
-        self.marks[name] = self.size
-        return self.add(b"0" * width)
-
-    def number(self) -> _Template:
-        """Append a frame number, which every lap patches."""
-        self.numbers.append(self.size)
-        return self.add(b"0" * FRAME_DIGITS)
-
-    def render(self) -> Bytes:
-        return np.frombuffer(b"".join(self.parts), np.uint8).copy()
-
-
 def _digits(values: npt.NDArray[np.int64], width: int) -> Bytes:
     """ASCII digits of `values`, shape (len(values), width)."""
     powers = 10 ** np.arange(width - 1, -1, -1, dtype=np.int64)
@@ -122,7 +97,7 @@ def _rows_for(frame_bytes: int) -> int:
     return 100
 
 
-def _add_properties(template: _Template, separator: bytes, end: bytes, *, is_grouped: bool) -> None:
+def _add_properties(template: Template, separator: bytes, end: bytes, *, is_grouped: bool) -> None:
     template.add(b"KEYS" + separator + b"k").number()
     template.mark("key_index", INDEX_DIGITS).add(end)
     template.add(b"UNIQ_KEY" + separator).mark("uniq_run", 32 - ID_DIGITS).number()
@@ -139,7 +114,8 @@ class FrameRing:
     `batch_count` 0 renders SEND_MESSAGE_V2 (310) with one body each, n > 0 SEND_BATCH_MESSAGE
     (320) with n messages each. `body_bytes` is the size of one body, at least 12. `seed` makes
     bodies and unique ids; two runs with different seeds share no body.  `is_grouped` gives each
-    message of a batch a message group of its own, the same in every batch.
+    message of a batch a message group of its own, the same in every batch.  `form` is that of the
+    headers.
     """
 
     def __init__(
@@ -151,6 +127,7 @@ class FrameRing:
         broker_name: str = "broker-a",
         seed: int = 1,
         is_grouped: bool = False,
+        form: Form = "java",
     ) -> None:
         if body_bytes < ID_DIGITS:
             raise ConfigError(f"a body needs at least {ID_DIGITS} bytes, not {body_bytes}")
@@ -165,7 +142,7 @@ class FrameRing:
         self._is_grouped = is_grouped
         self.sent = 0
         self._time_ms = -1
-        header = self._header(targets, broker_name)
+        header = self._header(targets, broker_name, form)
         message = self._message()
         frame_bytes = header.size + message.size * self.messages_per_frame
         self.frame_bytes = frame_bytes
@@ -179,26 +156,33 @@ class FrameRing:
         )
         self._fill(header, message, np.random.default_rng(seed), seed)
 
-    def _header(self, targets: Targets, broker_name: str) -> _Template:
-        batch = self.batch_count > 0
-        template = _Template()
-        template.mark("length", 4).mark("header_length", 4)
-        template.add(b'{"code":%d,"extFields":{"a":"cometmq_bench","b":"' % (320 if batch else 310))
-        template.add(targets.prefix.encode()).mark("topic", 4)
-        template.add(b'","c":"TBW102","d":"4","e":"').mark("queue", 1)
-        template.add(b'","f":"0","g":"').mark("time", TIME_DIGITS).add(b'","h":"0","i":"')
-        if not batch:
-            _add_properties(template, rb"\u0001", rb"\u0002", is_grouped=self._is_grouped)
-        template.add(b'","j":"0","k":"false","m":"%s","n":"' % (b"true" if batch else b"false"))
-        template.add(broker_name.encode())
-        template.add(b'"},"flag":0,"language":"PYTHON","opaque":1').number()
-        template.add(b',"serializeTypeCurrentRPC":"JSON","version":493}')
-        return template
+    def _header(self, targets: Targets, broker_name: str, form: Form) -> Template:
+        is_batch = self.batch_count > 0
+        properties = Template()
+        if not is_batch:
+            marks = (b"\x01", b"\x02") if form == "binary" else (rb"\u0001", rb"\u0002")
+            _add_properties(properties, *marks, is_grouped=self._is_grouped)
+        fields = {
+            "a": Template(b"cometmq_bench"),
+            "b": Template(targets.prefix.encode()).mark("topic", 4),
+            "c": Template(b"TBW102"),
+            "d": Template(b"4"),
+            "e": Template().mark("queue", 1),
+            "f": Template(b"0"),
+            "g": Template().mark("time", TIME_DIGITS),
+            "h": Template(b"0"),
+            "i": properties,
+            "j": Template(b"0"),
+            "k": Template(b"false"),
+            "m": Template(b"true" if is_batch else b"false"),
+            "n": Template(broker_name.encode()),
+        }
+        return request_header(form, 320 if is_batch else 310, fields)
 
-    def _message(self) -> _Template:
+    def _message(self) -> Template:
         """A body alone, or one message of a batch body (docs/internals/protocol.md#batch-body)."""
-        template = _Template()
-        properties = _Template()
+        template = Template()
+        properties = Template()
         _add_properties(properties, b"\x01", b"\x02", is_grouped=self._is_grouped)
         if self.batch_count:
             total = 4 + 4 + 4 + 4 + 4 + self.body_bytes + 2 + properties.size
@@ -213,12 +197,15 @@ class FrameRing:
         return template
 
     def _fill(
-        self, header: _Template, message: _Template, chance: np.random.Generator, seed: int
+        self, header: Template, message: Template, chance: np.random.Generator, seed: int
     ) -> None:
         matrix, messages, rows = self._matrix, self._messages, self.rows
         matrix[:, : header.size] = header.render()
         messages[:] = message.render()
         header_length = header.size - 8
+        if "opaque" in header.marks:
+            header_length |= BINARY << 24
+        self._opaque_column = header.marks.get("opaque")
         length = self.frame_bytes - 4
         matrix[:, 0:4] = np.frombuffer(length.to_bytes(4, "big"), np.uint8)
         matrix[:, 4:8] = np.frombuffer(header_length.to_bytes(4, "big"), np.uint8)
@@ -239,7 +226,7 @@ class FrameRing:
         self._fill_ids(header, message, chance, seed)
 
     def _fill_ids(
-        self, header: _Template, message: _Template, chance: np.random.Generator, seed: int
+        self, header: Template, message: Template, chance: np.random.Generator, seed: int
     ) -> None:
         """Row digits, message indexes, tags and the run's part of the unique ids."""
         row_digits = _digits(np.arange(self.rows, dtype=np.int64), self._row_digits)
@@ -287,6 +274,12 @@ class FrameRing:
         text = np.frombuffer(b"%0*d" % (self._lap_width, lap), np.uint8)
         for view in self._lap_views:
             view[first:last] = text
+        if self._opaque_column is not None:
+            opaques = np.arange(first_frame, first_frame + self._block) + OPAQUE_BASE
+            column = self._opaque_column
+            self._matrix[first:last, column : column + 4] = (
+                opaques.astype(">i4").view(np.uint8).reshape(-1, 4)
+            )
 
     def burst(self, count: int, now_ms: int) -> bytes:
         """The next `count` frames, born `now_ms`; their frame numbers start at `sent` before."""

@@ -13,9 +13,11 @@ import msgspec
 __all__ = [
     "CLIENT_LOADS",
     "ECHO_LOADS",
+    "FORMS",
     "KIND_LOADS",
     "RAW_LOADS",
     "SCALE_STEPS",
+    "Form",
     "Kind",
     "Load",
     "Round",
@@ -26,6 +28,9 @@ __all__ = [
 
 Kind = Literal["send", "batch", "pull", "end-to-end", "client", "fill", "check", "message"]
 Flush = Literal["async", "sync"]
+Form = Literal["java", "go", "binary"]
+"""JSON as Java writes it, JSON in the key order of Go's clients, RocketMQ's binary header."""
+FORMS: Final[tuple[Form, ...]] = ("java", "go", "binary")
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +42,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     that a figure should have on any machine. `settings` are the row's broker settings.  `unit`
     names what is counted. For kind "client" `program` names the client program, and `echo_as` the
     raw frames that ask of the echo server what the program asks of the broker. With `may_expire`
-    the oldest messages of a queue may be gone when it is read back. Kinds "fill" and "check" belong
+    the oldest messages of a queue may be gone when it is read back. `form` is that of the requests'
+    headers. Kinds "fill" and "check" belong
     to the restart operation: one writes, the other reads back after the restart. "message" is from
     a send to being pulled, `program` the kind of message (`kind_worker`).
     """
@@ -60,6 +66,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     has_echo: bool = True
     echo_as: str = ""
     may_expire: bool = False
+    form: Form = "java"
 
     @property
     def unit(self) -> str:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from math import comb
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +29,7 @@ __all__ = [
     "cores",
     "fdatasync_us",
     "file_system",
+    "interval_of_median",
     "machine_conditions",
     "median_of",
     "on_core",
@@ -300,3 +302,25 @@ def median_of(values: list[Any]) -> float | None:
     """Median of the numbers among `values`; None if there are none."""
     numbers = [float(value) for value in values if value is not None]
     return float(median(numbers)) if numbers else None
+
+
+def interval_of_median(
+    values: Iterable[float], confidence: float = 0.95
+) -> tuple[float, float] | None:
+    """The interval between two of the values that contains the median with this confidence.
+
+    Whatever the distribution, each of n independent values lies below the median with the chance of
+    a coin, so that the k-th smallest and the k-th greatest enclose the median unless fewer than k
+    of n coins show one side.  The interval is the narrowest of these whose chance to miss is at
+    most 1 - `confidence`: the 6th and the 15th of 20 values.  None where even the extremes miss
+    more often, as with five values.
+    """
+    ordered = sorted(values)
+    count = len(ordered)
+    rank, chance_below = 0, 0.0
+    while rank < count // 2:
+        chance_below += comb(count, rank) / 2**count
+        if chance_below > (1 - confidence) / 2:
+            break
+        rank += 1
+    return (ordered[rank - 1], ordered[-rank]) if rank else None

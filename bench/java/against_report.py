@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from bench.base.measure import Conditions, median_of
-from bench.java.against import Check, Comparison
+from bench.java.against import PAIRS_MIN, Check, Comparison, Estimate
 from bench.suites.report import (
     GENERATOR_BOUND,
     conditions_text,
@@ -29,6 +29,7 @@ __all__ = [
     "as_text",
     "bars",
     "check_text",
+    "interval_text",
     "number_text",
     "spread_text",
     "summary",
@@ -62,22 +63,31 @@ def spread_text(values: list[float]) -> str:
     return f"{number_text(min(values))}-{number_text(max(values))}"
 
 
+def interval_text(estimate: Estimate | None, scale: float = 1.0) -> str:
+    """The interval of a median, `4.62-5.31`, or a dash where there are too few pairs for one."""
+    if estimate is None or estimate.interval is None:
+        return "-"
+    low, high = (number_text(edge * scale) for edge in estimate.interval)
+    return f"{low}-{high}"
+
+
 def check_text(check: Check) -> str:
-    """`2.31 >= 2 times better: met`."""
+    """`2.31 (2.10-2.44) >= 2 times better: met`."""
     sign = ">=" if check.is_at_least else "<="
     verdict = "met" if check.is_met else "MISSED"
-    return f"{check.value:.2f} {sign} {check.bound:g} {check.text}: {verdict}"
+    interval = interval_text(check.estimate)
+    return f"{check.value:.2f} ({interval}) {sign} {check.bound:.3g} {check.text}: {verdict}"
 
 
 def _ratio(one: Comparison) -> str:
-    return "-" if one.ratio is None else f"{one.ratio:.2f}x"
+    return "-" if one.ratio is None else f"{one.ratio.value:.2f}x"
 
 
 def _target(one: Comparison) -> str:
     goal = one.spec.goal
     if goal.limit is not None:
         return f"<= {goal.limit:g} {one.spec.unit}"
-    return "" if goal.ratio is None else f">= {goal.ratio:g}x"
+    return "" if goal.ratio is None else f">= {goal.ratio:.3g}x"
 
 
 def _verdict(one: Comparison) -> str:
@@ -100,29 +110,13 @@ def _marks(one: Comparison) -> str:
     return text + disturbance_marks(one.stolen_share, one.others_share)
 
 
-RESULTS: Final[tuple[tuple[str, Callable[[Comparison], str]], ...]] = (
-    ("load", lambda one: one.spec.name),
-    (">ours", lambda one: number_text(median_of(list(one.ours)))),
-    (">spread", lambda one: spread_text(one.ours)),
-    (">Java", lambda one: number_text(median_of(list(one.theirs)))),
-    (">spread", lambda one: spread_text(one.theirs)),
-    ("unit", lambda one: one.spec.unit),
-    (">ratio", _ratio),
-    (">of pairs", lambda one: spread_text(one.pair_ratios)),
-    ("target", _target),
-    ("", _verdict),
-    ("", _marks),
-)
-
-
 def _two(values: tuple[float | None, float | None], scale: float = 1.0) -> tuple[str, str]:
     ours, theirs = (number_text(None if value is None else value / scale) for value in values)
     return ours, theirs
 
 
-def _part(values: tuple[float | None, float | None]) -> str:
-    ours, theirs = values
-    return "-" if ours is None or not theirs else f"{ours / theirs:.0%}"
+def _part(estimate: Estimate | None) -> str:
+    return "-" if estimate is None else f"{estimate.value:.1%}"
 
 
 def _cost(
@@ -136,20 +130,37 @@ def _cost(
 
 _P50 = _cost(lambda one: one.medians("p50_us"))
 _P99 = _cost(lambda one: one.medians("p99_us"))
-_CPU = _cost(Comparison.cpu_per_million)
+_CPU = _cost(Comparison.cpu_us_each)
 _RESIDENT = _cost(lambda one: one.medians("server_resident_kb"), 1024)
 _GENERATOR = _cost(_generator_share, 0.01)
 
+RESULTS: Final[tuple[tuple[str, Callable[[Comparison], str]], ...]] = (
+    ("load", lambda one: one.spec.name),
+    (">ours", lambda one: number_text(median_of(list(one.ours)))),
+    (">Java", lambda one: number_text(median_of(list(one.theirs)))),
+    ("unit", lambda one: one.spec.unit),
+    (">ratio", _ratio),
+    (">interval", lambda one: interval_text(one.ratio)),
+    ("target", _target),
+    (">CPU us each", _CPU[0]),
+    (">Java", _CPU[1]),
+    (">part", lambda one: _part(one.cpu_share())),
+    (">interval %", lambda one: interval_text(one.cpu_share(), 100)),
+    (">pairs", lambda one: str(len(one.pair_ratios))),
+    ("", _verdict),
+    ("", _marks),
+)
+
 COSTS: Final[tuple[tuple[str, Callable[[Comparison], str]], ...]] = (
     ("load", lambda one: one.spec.name),
+    (">spread of ours", lambda one: spread_text(one.ours)),
+    (">Java", lambda one: spread_text(one.theirs)),
     (">p50 us", _P50[0]),
     (">Java", _P50[1]),
     (">p99 us", _P99[0]),
     (">Java", _P99[1]),
-    (">part", lambda one: _part(one.medians("p99_us"))),
-    (">CPU s/million", _CPU[0]),
-    (">Java", _CPU[1]),
-    (">part", lambda one: _part(one.cpu_per_million())),
+    (">part", lambda one: _part(one.p99_share())),
+    (">interval %", lambda one: interval_text(one.p99_share(), 100)),
     (">resident MB", _RESIDENT[0]),
     (">Java", _RESIDENT[1]),
     (">generator %", _GENERATOR[0]),
@@ -181,17 +192,25 @@ def as_text(conditions: Conditions, comparisons: list[Comparison]) -> str:
         text += ["", summary(comparisons)]
         text += [f"{one.spec.name.ljust(18)}  {check_text(check)}" for one, check in checks]
     text += [f"{one.spec.name}: {one.note}" for one in good if one.note]
-    text += [""] if any(one.skipped or one.error for one in comparisons) else []
-    text += _grouped("SKIPPED", [(one.spec.name, one.skipped) for one in comparisons])
-    text += _grouped("FAILED", [(one.spec.name, one.error) for one in comparisons])
+    text += _few_pairs(rates)
+    text += [""] if any(one.error for one in comparisons) else []
+    text += _failures(comparisons)
     return "\n".join(text)
 
 
-def _grouped(word: str, reasons: list[tuple[str, str]]) -> list[str]:
+def _few_pairs(rates: list[Comparison]) -> list[str]:
+    few = [one for one in rates if len(one.pair_ratios) < PAIRS_MIN]
+    if not few:
+        return []
+    names = ", ".join(one.spec.name for one in few)
+    return [f"fewer than {PAIRS_MIN} pairs, no result to cite (--rounds): {names}"]
+
+
+def _failures(comparisons: list[Comparison]) -> list[str]:
     """A line for each reason with the names of its rows."""
     return [
-        f"{word}  {', '.join(name for name, other in reasons if other == why)}: {why}"
-        for why in dict.fromkeys(why for _, why in reasons if why)
+        f"FAILED  {', '.join(one.spec.name for one in comparisons if one.error == why)}: {why}"
+        for why in dict.fromkeys(one.error for one in comparisons if one.error)
     ]
 
 
@@ -205,15 +224,17 @@ def as_json(conditions: Conditions, comparisons: list[Comparison]) -> dict[str, 
 
 
 def _row_json(one: Comparison) -> dict[str, Any]:
-    cpu, generator = one.cpu_per_million(), _generator_share(one)
+    cpu, generator = one.cpu_us_each(), _generator_share(one)
     return {
         "name": one.spec.name,
         "group": one.spec.group,
         "unit": one.spec.unit,
         "error": one.error or None,
-        "skipped": one.skipped or None,
         "note": one.note or None,
-        "ratio": one.ratio if one.has_figures else None,
+        "other": one.spec.other,
+        "ratio": _estimate_json(one.ratio if one.has_figures else None),
+        "cpu_share": _estimate_json(one.cpu_share()),
+        "p99_share": _estimate_json(one.p99_share()),
         "pair_ratios": one.pair_ratios,
         "stolen_share": one.stolen_share,
         "others_share": one.others_share,
@@ -222,7 +243,7 @@ def _row_json(one: Comparison) -> dict[str, Any]:
         "checks": [
             {
                 "text": check.text,
-                "value": check.value,
+                **(_estimate_json(check.estimate) or {}),
                 "bound": check.bound,
                 "is_at_least": check.is_at_least,
                 "met": check.is_met,
@@ -233,7 +254,7 @@ def _row_json(one: Comparison) -> dict[str, Any]:
             name: {
                 "median": median_of(list(values)),
                 "values": values,
-                "cpu_s_per_million": cpu[side],
+                "cpu_us_each": cpu[side],
                 "generator_share": generator[side],
                 "medians": {figure: one.medians(figure)[side] for figure in FIGURES},
                 "rounds": [msgspec.to_builtins(single) for single in rounds],
@@ -243,6 +264,12 @@ def _row_json(one: Comparison) -> dict[str, Any]:
             )
         },
     }
+
+
+def _estimate_json(estimate: Estimate | None) -> dict[str, Any] | None:
+    if estimate is None:
+        return None
+    return {"value": estimate.value, "interval": estimate.interval, "pairs": estimate.pairs}
 
 
 BAR_WIDTH: Final = 460
@@ -259,7 +286,8 @@ STYLE: Final = """
 
 def bars(one: Comparison) -> str:
     """The SVG of one row."""
-    sides = (("ours", "ours", one.ours), ("Java", "java", one.theirs))
+    other = "Java" if one.spec.baseline is None else "few"
+    sides = (("ours", "ours", one.ours), (other, "java", one.theirs))
     longest = max(max(values) for _, _, values in sides) or 1.0
     height = 2 * (BAR_HEIGHT + 6)
     parts = []
@@ -284,7 +312,7 @@ def bars(one: Comparison) -> str:
         end = max(LABEL_WIDTH + length, right) + 6
         parts.append(f'<text x="{end:.1f}" y="{middle + 4:.1f}">{number_text(median)}</text>')
     width = LABEL_WIDTH + BAR_WIDTH + FIGURE_WIDTH
-    title = escape(f"{one.spec.name}: ours beside Java, {one.spec.unit}")
+    title = escape(f"{one.spec.name}: ours beside {one.spec.other}, {one.spec.unit}")
     return (
         f'<svg role="img" viewBox="0 0 {width} {height}" width="{width}" height="{height}">'
         f"<title>{title}</title>{''.join(parts)}</svg>"
@@ -304,12 +332,12 @@ def _charts(comparisons: list[Comparison]) -> list[str]:
         text.append(f"<h2>{escape(group[0].upper() + group[1:])}</h2><table>")
         text.append("<tr><th>load</th><th></th><th class='n'>ratio</th><th>targets</th></tr>")
         for one in (one for one in comparisons if one.spec.group == group):
-            pairs = spread_text(one.pair_ratios)
+            pairs = f"{interval_text(one.ratio)}, {len(one.pair_ratios)} pairs"
             note = f"<br><small>{escape(one.note)}</small>" if one.note else ""
             text.append(
                 f"<tr><td>{escape(one.spec.name)}<br><small>{escape(one.spec.unit)}</small></td>"
                 f"<td>{bars(one)}{note}</td>"
-                f"<td class='n'>{one.ratio or 0:.2f}x<br><small>{pairs}</small></td>"
+                f"<td class='n'>{_ratio(one)}<br><small>{pairs}</small></td>"
                 f"<td>{_checks(one)}</td></tr>"
             )
         text.append("</table>")
@@ -317,7 +345,7 @@ def _charts(comparisons: list[Comparison]) -> list[str]:
 
 
 def _costs(comparisons: list[Comparison]) -> list[str]:
-    heads = ("p50 us", "p99 us", "CPU s per million", "resident MB")
+    heads = ("p50 us", "p99 us", "CPU us each", "resident MB")
     text = ["<h2>What it costs</h2><table><tr><th rowspan='2'>load</th>"]
     text += [f"<th class='n' colspan='2'>{head}</th>" for head in heads]
     text.append("</tr><tr>" + "<th class='n'>ours</th><th class='n'>Java</th>" * len(heads))
@@ -327,7 +355,7 @@ def _costs(comparisons: list[Comparison]) -> list[str]:
         pairs = (
             one.medians("p50_us"),
             one.medians("p99_us"),
-            one.cpu_per_million(),
+            one.cpu_us_each(),
             tuple(None if kb is None else kb / 1024 for kb in resident),
         )
         cells = "".join(
@@ -343,17 +371,16 @@ def as_page(conditions: Conditions, comparisons: list[Comparison]) -> str:
     rates = [one for one in good if one.spec.is_rate]
     text = [
         f"<p>{escape(summary(comparisons))}. Bars are medians over the rounds, thin lines their "
-        "spread. The ratio says how many times better CometMQ is; below it that of each pair of "
-        "neighbouring rounds.</p>",
+        "spread. The ratio says how many times better CometMQ is, the median over pairs of "
+        "neighbouring rounds; below it its 95 % interval.</p>",
         *_charts(good),
     ]
     if rates:
         text += _costs(rates)
     for one in comparisons:
-        why = one.error or one.skipped
-        if why:
-            word = "failed" if one.error else "was skipped"
-            text.append(f"<p class='missed'>{escape(one.spec.name)} {word}: {escape(why)}</p>")
+        if one.error:
+            name, why = escape(one.spec.name), escape(one.error)
+            text.append(f"<p class='missed'>{name} failed: {why}</p>")
     text.append("<h2>Conditions</h2><table>")
     text += [
         f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>"

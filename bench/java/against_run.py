@@ -1,5 +1,7 @@
 """Runs a comparison: both brokers share the server's core, and one of them is always stopped.
 
+A comparison whose Java side is missing is refused before anything runs.
+
 Rows of a group share a pair of brokers on fresh stores.  The Java broker is first loaded with the
 rows of the group for its warm-up time.  Then the rounds of every row alternate between ours and
 theirs, with a short untimed part before each.  While one side is measured, the processes of the
@@ -21,19 +23,20 @@ import msgspec
 from bench.base.loads import Load, Round, Rounds, WorkOrder
 from bench.base.measure import median_of, read_machine, read_process, shares_of_others
 from bench.base.processes import Server, run_worker, start_broker
-from bench.java.against import Comparison, RowSpec
+from bench.java.against import FLAT_COST, Comparison, RowSpec
 from bench.java.java_load import JavaLoad, start_java_load
 from bench.java.java_peer import (
     RATE_HEAP,
     READY_S_MAX,
     SMALL_HEAP,
     JavaBroker,
-    PeerMissing,
+    load_program,
+    server_class_path,
     start_java_broker,
 )
 from bench.suites.kinds import KIND_SETTINGS, kind_round
 from bench.suites.operations import restart_load
-from bench.suites.suite import SYNC_FLUSH, Settings
+from bench.suites.suite import SYNC_FLUSH, Settings, run_row
 from cometmq.errors import CometError
 
 __all__ = ["Plan", "compare", "short"]
@@ -66,25 +69,37 @@ class Plan:
 
 
 def compare(plan: Plan, rows: list[RowSpec], say: Say) -> list[Comparison]:
-    """Compare all rows; a failure becomes the row's error, a missing peer the row's `skipped`."""
+    """Compare all rows; a failure becomes the row's error.
+
+    Raises:
+        PeerMissing: the rows need Java, and Java, its compiler, Maven or the jars are missing.
+    """
+    _need_peer(plan, rows)
     found: list[Comparison] = []
     for group in dict.fromkeys(row.group for row in rows):
         comparisons = [Comparison(row) for row in rows if row.group == group]
         found += comparisons
         try:
-            if group == "operations":
+            if group == FLAT_COST:
+                for comparison in comparisons:
+                    _flat_cost(plan, comparison, say)
+            elif group == "operations":
                 for comparison in comparisons:
                     _operation(plan, comparison, say)
             else:
                 _run_group(plan, group, comparisons, say)
-        except PeerMissing as error:
-            for comparison in comparisons:
-                comparison.skipped = str(error)
         except CometError as error:
             for comparison in comparisons:
                 if not comparison.has_figures:
                     comparison.error = comparison.error or str(error)
     return found
+
+
+def _need_peer(plan: Plan, rows: list[RowSpec]) -> None:
+    if any(row.group != FLAT_COST for row in rows):
+        server_class_path()
+    if any(row.call is not None for row in rows):
+        load_program(plan.settings.folder)
 
 
 # -- rates ----------------------------------------------------------------------------------------
@@ -180,7 +195,11 @@ def _run_group(plan: Plan, group: str, comparisons: list[Comparison], say: Say) 
             client = None
             if any(comparison.spec.call is not None for comparison in comparisons):
                 client = stack.enter_context(
-                    start_java_load(folder / "client", core=settings.generator_core)
+                    start_java_load(
+                        folder / "client",
+                        core=settings.generator_core,
+                        is_binary=group.endswith("binary"),
+                    )
                 )
             pair = _Pair(plan, ours, theirs, client)
             _warm_up(pair, [comparison.spec for comparison in comparisons], say)
@@ -246,6 +265,28 @@ def _measure(pair: _Pair, comparison: Comparison, say: Say) -> None:
     comparison.stolen_share, comparison.others_share = shares
 
 
+def _flat_cost(plan: Plan, comparison: Comparison, say: Say) -> None:
+    """Ours under both loads of the row, each round on a fresh broker, in turn."""
+    row, settings = comparison.spec, replace(plan.settings, rounds=1)
+    assert row.load is not None
+    assert row.baseline is not None
+    before = read_machine()
+    for number in range(plan.settings.rounds):
+        say(f"{row.name}, round {number + 1} of {plan.settings.rounds}")
+        for load, rounds in (
+            (row.load, comparison.our_rounds),
+            (row.baseline, comparison.their_rounds),
+        ):
+            once = run_row(load, settings, None)
+            if once.error:
+                comparison.error = once.error
+                return
+            rounds.extend(once.rounds)
+    comparison.note = "the columns of Java show ours over 8 queues"
+    shares = shares_of_others(before, read_machine())
+    comparison.stolen_share, comparison.others_share = shares
+
+
 # -- start-up, memory, restart --------------------------------------------------------------------
 
 
@@ -256,8 +297,6 @@ def _operation(plan: Plan, comparison: Comparison, say: Say) -> None:
     before = read_machine()
     try:
         steps[comparison.spec.name](plan, comparison, folder, say)
-    except PeerMissing:
-        raise
     except CometError as error:
         comparison.error = str(error)
     finally:

@@ -279,14 +279,16 @@ def check_received(received: Ints, ring: FrameRing, wanted: int) -> None:
 
 
 @contextmanager
-def start_java_load(folder: Path, *, core: int | None = None) -> Iterator[JavaLoad]:
-    """Run the program on a core until the context ends.
+def start_java_load(
+    folder: Path, *, core: int | None = None, is_binary: bool = False
+) -> Iterator[JavaLoad]:
+    """Run the program on a core until the context ends; its requests have binary or JSON headers.
 
     Raises:
         PeerMissing: Java, its compiler, Maven or the jars are missing.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    command = load_program(folder.resolve())
+    command = load_program(folder.resolve(), is_binary=is_binary)
     with (folder / "load.log").open("ab") as errors, on_core(core):
         process = subprocess.Popen(
             command,

@@ -44,6 +44,7 @@ __all__ = [
     "cache_folder",
     "fetch_jars",
     "load_program",
+    "server_class_path",
     "start_java_broker",
     "start_java_name_server",
 ]
@@ -134,8 +135,10 @@ def server_class_path() -> str:
     return f"{fetch_jars('rocketmq-broker')}/*:{fetch_jars('rocketmq-namesrv')}/*"
 
 
-def load_program(home: Path) -> list[str]:
+def load_program(home: Path, *, is_binary: bool = False) -> list[str]:
     """The command line of the load program; RocketMQ's client writes its logs to `home`.
+
+    Its requests have JSON headers, or with `is_binary` RocketMQ's binary ones.
 
     Raises:
         PeerMissing: Java, its compiler, Maven or the jars are missing.
@@ -160,6 +163,7 @@ def load_program(home: Path) -> list[str]:
     return [
         *(java, f"-Xms{LOAD_HEAP}", f"-Xmx{LOAD_HEAP}"),
         *(f"-Duser.home={home}", f"-Drocketmq.client.logRoot={home}/logs"),
+        *(("-Drocketmq.serialize.type=ROCKETMQ",) if is_binary else ()),
         *("-cp", f"{classes}:{jars}", "Load"),
     ]
 

@@ -15,11 +15,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from bench.base.frames import OPAQUE_BASE, FrameRing
+from bench.base.frames import FrameRing
+from bench.base.headers import OPAQUE_BASE, read_answer
 from cometmq.errors import ClientError, RemoteProtocolError
 from cometmq.net.env import Clock
 from cometmq.net.network import TcpNetwork, parse_address
@@ -29,21 +29,6 @@ __all__ = ["SendRun", "Sent"]
 Ints = npt.NDArray[np.int64]
 DRAIN_S_MAX: Final = 30.0
 FRAME_BYTES_MAX: Final = 16_777_216
-
-
-class _AnswerExt(msgspec.Struct, rename="camel", gc=False):
-    queue_id: str = "-1"
-    queue_offset: str = "-1"
-
-
-class _Answer(msgspec.Struct, rename={"ext_fields": "extFields"}, gc=False):
-    code: int
-    opaque: int
-    remark: str | None = None
-    ext_fields: _AnswerExt | None = None
-
-
-_NO_EXT: Final = _AnswerExt()
 
 
 @dataclass(slots=True)
@@ -258,25 +243,25 @@ def _read_answers(
     """Append the fields of each answer of code 0; return the arrival time of each."""
     data = b"".join(chunk for _, chunk in arrivals)
     view = memoryview(data)
-    decode = msgspec.json.Decoder(_Answer).decode
     ends: list[int] = []
     position = 0
     end = len(data)
     while position < end:
         length = int.from_bytes(data[position : position + 4], "big")
-        header = int.from_bytes(data[position + 4 : position + 8], "big")
+        word = int.from_bytes(data[position + 4 : position + 8], "big")
+        serialize_type, header = word >> 24, word & 0xFFFFFF
         position += 4
-        if not 4 <= length <= FRAME_BYTES_MAX or header >> 24 or header + 4 > length:
+        if not 4 <= length <= FRAME_BYTES_MAX or serialize_type > 1 or header + 4 > length:
             raise RemoteProtocolError(
-                f"answer frame with length {length} and header length word {header:#x}; "
-                "expected a JSON header inside the frame"
+                f"answer frame with length {length} and header length word {word:#x}; "
+                "expected a JSON or binary header inside the frame"
             )
-        answer = decode(view[position + 4 : position + 4 + header])
+        answer = read_answer(view[position + 4 : position + 4 + header], serialize_type)
         position += length
         if answer.code:
             refused[answer.code, answer.remark or ""] += 1
             continue
-        ext = answer.ext_fields or _NO_EXT
+        ext = answer.ext
         numbers.append(answer.opaque - OPAQUE_BASE)
         queue_ids.append(int(ext.queue_id))
         offsets.append(int(ext.queue_offset))

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol, cast
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from bench.base.headers import pull_request, read_answer
+from bench.base.loads import Form
 from cometmq.errors import ClientError, RemoteProtocolError
 from cometmq.net.network import TcpNetwork, parse_address
 
@@ -32,22 +33,6 @@ SUBSCRIPTION: Final = 4
 SUSPEND_MS: Final = 15_000
 
 
-class _PullExt(msgspec.Struct, rename="camel", gc=False):
-    next_begin_offset: str = "0"
-    min_offset: str = "0"
-    max_offset: str = "0"
-
-
-class _PullAnswer(msgspec.Struct, rename={"ext_fields": "extFields"}, gc=False):
-    code: int
-    opaque: int
-    remark: str | None = None
-    ext_fields: _PullExt | None = None
-
-
-_NO_EXT: Final = _PullExt()
-
-
 @dataclass(slots=True)
 class Cursor:
     """The reading position in one queue; `index` is the caller's number of the queue."""
@@ -57,8 +42,7 @@ class Cursor:
     index: int
     queue_offset: int = 0
     queue_offset_end: int = 0  # PullLoad: the offset at which reading starts again from 0
-    request_head: bytes = b""
-    request_tail: bytes = b""
+    request: Callable[[int, int], bytes] | None = None  # of the queue offset and the opaque
     sent_ns: int = 0
 
 
@@ -92,7 +76,6 @@ class _PullConnection(asyncio.BufferedProtocol):
         self._opaque = 0
         self._in_flight: dict[int, Cursor] = {}
         self._transport: asyncio.WriteTransport | None = None
-        self._decode = msgspec.json.Decoder(_PullAnswer).decode
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not inherit from asyncio's, so isinstance would refuse them.
@@ -125,15 +108,10 @@ class _PullConnection(asyncio.BufferedProtocol):
             return
         self._opaque = opaque = (self._opaque + 1) & 0x7FFFFFFF
         self._in_flight[opaque] = cursor
-        header = b"%s%d%s%d}" % (
-            cursor.request_head,
-            cursor.queue_offset,
-            cursor.request_tail,
-            opaque,
-        )
-        size = len(header)
+        assert cursor.request is not None
+        frame = cursor.request(cursor.queue_offset, opaque)
         cursor.sent_ns = time.perf_counter_ns()
-        self._transport.write((size + 4).to_bytes(4, "big") + size.to_bytes(4, "big") + header)
+        self._transport.write(frame)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._view[self._filled :]
@@ -168,10 +146,11 @@ class _PullConnection(asyncio.BufferedProtocol):
 
     def _answer(self, position: int, length: int, now_ns: int) -> None:
         view = self._view
-        header = int.from_bytes(view[position : position + 4], "big")
-        answer = self._decode(view[position + 4 : position + 4 + header])
+        word = int.from_bytes(view[position : position + 4], "big")
+        header = word & 0xFFFFFF
+        answer = read_answer(view[position + 4 : position + 4 + header], word >> 24)
         cursor = self._in_flight.pop(answer.opaque)
-        ext = answer.ext_fields or _NO_EXT
+        ext = answer.ext
         next_offset = int(ext.next_begin_offset)
         code = answer.code
         if code == FOUND:
@@ -217,6 +196,7 @@ class PullRun:
         group: str,
         active: int = 1,
         pull_count: int = 32,
+        form: Form = "java",
     ) -> None:
         self.plan = plan
         self.is_stopping = False
@@ -228,16 +208,21 @@ class PullRun:
         self._finished: asyncio.Future[None] | None = None
         flags = SUBSCRIPTION | (SUSPEND if plan.suspend else 0)
         for cursor in self._cursors:
-            cursor.request_head = (
-                f'{{"code":11,"extFields":{{"consumerGroup":"{group}","topic":"{cursor.topic}",'
-                f'"queueId":"{cursor.queue_id}","queueOffset":"'
-            ).encode()
-            cursor.request_tail = (
-                f'","maxMsgNums":"{pull_count}","sysFlag":"{flags}","commitOffset":"0",'
-                f'"suspendTimeoutMillis":"{SUSPEND_MS}","subscription":"*","subVersion":"0",'
-                '"expressionType":"TAG"},"flag":0,"language":"PYTHON",'
-                '"serializeTypeCurrentRPC":"JSON","version":493,"opaque":'
-            ).encode()
+            cursor.request = pull_request(
+                form,
+                {
+                    "consumerGroup": group,
+                    "topic": cursor.topic,
+                    "queueId": str(cursor.queue_id),
+                    "maxMsgNums": str(pull_count),
+                    "sysFlag": str(flags),
+                    "commitOffset": "0",
+                    "suspendTimeoutMillis": str(SUSPEND_MS),
+                    "subscription": "*",
+                    "subVersion": "0",
+                    "expressionType": "TAG",
+                },
+            )
 
     async def open(self, address: str) -> None:
         """Connect without pulling."""

@@ -118,6 +118,7 @@ class Work:
             broker_name=self.order.broker_name,
             seed=self.order.seed * 1000 + number,
             is_grouped=is_grouped,
+            form=self.load.form,
         )
 
     async def round(self, number: int) -> Round:
@@ -210,6 +211,7 @@ class Work:
             connections=self.load.connections,
             group=READER_GROUP,
             pull_count=self.load.pull_count,
+            form=self.load.form,
         )
         await pulls.open(self.order.address)
         begin, end = await self._timed(pulls)

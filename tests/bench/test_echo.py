@@ -4,7 +4,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from bench.base.frames import OPAQUE_BASE, FrameRing, Targets
+from bench.base.frames import FrameRing, Targets
+from bench.base.headers import OPAQUE_BASE
 from bench.base.loads import RAW_LOADS, Load, Rounds, WorkOrder
 from bench.base.processes import run_worker, start_echo
 from bench.worker.echo import PULL_COUNT, EchoConnection, pull_body

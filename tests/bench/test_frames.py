@@ -5,11 +5,13 @@ import struct
 import zlib
 
 import pytest
-from bench.base.frames import OPAQUE_BASE, FrameRing, Targets
+from bench.base.frames import FrameRing, Targets
+from bench.base.headers import OPAQUE_BASE, pull_request, read_answer
+from bench.base.loads import FORMS, Form
 
 from cometmq.codec.batch import decode_batch
 from cometmq.errors import ConfigError
-from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.command.command import RemotingCommand, encode_response
 from cometmq.wire.frame.framing import FrameReader
 
 
@@ -18,9 +20,10 @@ def requests_of(data: bytes) -> list[RemotingCommand]:
     return FrameReader().receive(data)
 
 
-def test_single_sends_differ_in_everything_that_a_broker_looks_at() -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_single_sends_differ_in_everything_that_a_broker_looks_at(form: Form) -> None:
     """Opaque, KEYS, UNIQ_KEY and body are unique; queue ids rotate; the time is the burst's."""
-    ring = FrameRing(Targets("T", 2, 4), body_bytes=64, seed=5)
+    ring = FrameRing(Targets("T", 2, 4), body_bytes=64, seed=5, form=form)
     requests = requests_of(ring.burst(16, 1_700_000_000_000) + ring.burst(16, 1_700_000_000_007))
     assert len(requests) == 32
     assert [r.opaque for r in requests] == [OPAQUE_BASE + n for n in range(32)]
@@ -30,11 +33,44 @@ def test_single_sends_differ_in_everything_that_a_broker_looks_at() -> None:
     places = {(r.ext_fields["b"], r.ext_fields["e"]) for r in requests}
     assert places == {(f"T000{t}", str(q)) for t in range(2) for q in range(4)}
     assert all(r.code == 310 and len(r.body) == 64 for r in requests)
+    assert {r.serialize_type for r in requests} == {int(form == "binary")}
 
 
-def test_a_ring_used_again_renders_new_frames() -> None:
-    """Frames of the next lap differ in their lap digits."""
-    ring = FrameRing(Targets("T"), body_bytes=64, seed=5)
+def test_every_form_carries_the_same_requests() -> None:
+    """The three forms differ in their bytes only; Go's begins with code, language and version."""
+    first, *others = ([FrameRing(Targets("T"), seed=5, form=form).burst(3, 7)] for form in FORMS)
+    wanted = [(r.opaque, r.ext_fields, r.body, r.version) for r in requests_of(first[0])]
+    for (data,) in others:
+        assert [(r.opaque, r.ext_fields, r.body, r.version) for r in requests_of(data)] == wanted
+    assert others[0][0][8:].startswith(b'{"code":310,"language":"PYTHON","version":493,"opaque":')
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_pulls_carry_their_fields_in_every_form(form: Form) -> None:
+    """A rendered pull has the fields, the queue offset and the opaque it was asked for."""
+    render = pull_request(form, {"topic": "T", "queueId": "3"})
+    (request,) = requests_of(render(12_345, 77))
+    assert (request.code, request.opaque) == (11, 77)
+    assert request.ext_fields == {"topic": "T", "queueId": "3", "queueOffset": "12345"}
+
+
+@pytest.mark.parametrize("serialize_type", [0, 1])
+def test_answers_are_read_in_both_encodings(serialize_type: int) -> None:
+    """Code, opaque, remark and offsets are those of the answer; an absent field has its default."""
+    ext = {"queueId": "5", "queueOffset": "9", "nextBeginOffset": "11"}
+    frame = encode_response(42, serialize_type, 19, "no more", ext)
+    size = int.from_bytes(frame[5:8], "big")
+    answer = read_answer(memoryview(frame)[8 : 8 + size], frame[4])
+    assert (answer.code, answer.opaque, answer.remark) == (19, 42, "no more")
+    read = answer.ext
+    assert (read.queue_id, read.queue_offset, read.next_begin_offset) == ("5", "9", "11")
+    assert read.max_offset == "0"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_ring_used_again_renders_new_frames(form: Form) -> None:
+    """Frames of the next lap differ in their lap digits and in their opaque."""
+    ring = FrameRing(Targets("T"), body_bytes=64, seed=5, form=form)
     first = ring.burst(1, 1)
     while ring.sent < ring.rows:
         ring.burst(min(500, ring.rows - ring.sent), 1)

@@ -23,8 +23,10 @@ def load_command() -> click.Command:
         sys.path.insert(0, str(clone))
     elif "bench.main" not in sys.modules:
         raise ConfigError(
-            "the wheel has no load programs: clone CometMQ's repository and run "
-            "`python -m bench` in it, or install the clone by `pip install -e .`"
+            "the wheel has no load programs, and none of Java's for --against java: clone "
+            "CometMQ's repository and run `python -m bench` in it with this installation, or "
+            "install the clone by `pip install -e .`; --against java also needs a JDK of 17 or "
+            "newer and, once, Maven, which fetches RocketMQ's jars"
         )
     command: click.Command = import_module("bench.main").bench_command
     return command
