@@ -14,6 +14,7 @@ EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     "cli": ("click", "rich"),
     "broker": ("numpy",),
     "testing": ("numpy",),
+    "backup": ("fsspec",),
     "arrow": ("numpy", "pyarrow"),
     "report": ("plotly",),
     "spark": ("numpy", "pandas", "plotly", "pyarrow", "pyspark"),

@@ -83,6 +83,11 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
         "List open transactions; resume those that brokers gave up.",
     ),
     "store": ("cometmq.cli.admin.store", "store", "Read a store directory without a broker."),
+    "backup": (
+        "cometmq.cli.admin.backup",
+        "backup",
+        "Back up a store, check and restore backups.",
+    ),
     "pipeline": (
         "cometmq.cli.pipeline.group",
         "pipeline",

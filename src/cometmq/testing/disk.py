@@ -243,6 +243,10 @@ class SimDisk:
                 self._directories[directory] = None
                 self._unsynced(directory, functools.partial(self._drop_tree, directory))
 
+    def unshare(self, path: str) -> bool:
+        """Return False: a file of this disk has one name."""
+        return False
+
     def sync_dir(self, path: str) -> None:
         self._enter("sync_dir", path)
         directory = _clean(path)

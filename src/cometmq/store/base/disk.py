@@ -188,6 +188,12 @@ class Disk(Protocol):
     def open_random(self, path: str, size: int, *, create: bool) -> RandomFile:
         """Open a file for positional access; `create` makes it, sparse, with `size` bytes."""
 
+    def unshare(self, path: str) -> bool:
+        """Give a file bytes of its own when other names (hard links) lead to them.  May block.
+
+        Returns whether that was necessary: then a file opened before is another one.
+        """
+
     def lock(self, path: str) -> StoreLock:
         """Lock the lock file.
 
@@ -536,6 +542,24 @@ class RealDisk:
                 raise _full(path, "creating", error) from error
             raise
         return _RealFile(path, fd)
+
+    def unshare(self, path: str) -> bool:
+        if os.stat(path).st_nlink == 1:
+            return False
+        temporary = f"{path}.tmp"
+        try:
+            shutil.copyfile(path, temporary)
+            with open(temporary, "rb") as copy:
+                os.fsync(copy.fileno())
+            os.replace(temporary, path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            if error.errno in _FULL:
+                raise _full(path, "copying", error) from error
+            raise
+        self.sync_dir(os.path.dirname(path) or ".")
+        return True
 
     def lock(self, path: str) -> StoreLock:
         # A forked child has a copy of the set but not the lock, so the pid is part of the key.

@@ -52,6 +52,7 @@ def _open_file(log: CommitLog, disk: Disk, name: str, damages: list[str]) -> Non
             f"{path} is {size} bytes long, expected {log.file_bytes}:"
             " what was cut off is lost, the file is filled with zeros"
         )
+        disk.unshare(path)
         file = disk.open_log(path, log.file_bytes, create=True)
         if file.size() < log.file_bytes:
             file.resize(log.file_bytes)
@@ -69,6 +70,9 @@ def cut_log(log: CommitLog, disk: Disk, root: str, end: int, report: RecoveryRep
     blocks = data_blocks(mapped.file, end - mapped.start, mapped.size)
     if not blocks:
         return
+    # A backup may share the file's bytes, and has what is cut here.
+    if disk.unshare(mapped.path):
+        mapped.file = disk.open_log(mapped.path, mapped.size, create=False)
     _keep_sound_records(
         log, disk, root, mapped, end, mapped.start + blocks[-1] + len(_ZEROS), report
     )
