@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cometmq.backup.manifest import Manifest
+    from cometmq.backup.manifest import BackupManifest
     from cometmq.backup.repository import Repository
 
 __all__ = ["check_backup", "wanted_files"]
 
 
-def wanted_files(manifest: Manifest) -> Iterator[tuple[str, int, str]]:
+def wanted_files(manifest: BackupManifest) -> Iterator[tuple[str, int, str]]:
     """Yield path in the repository, size and SHA-256 of each file of a backup."""
     for file in manifest.sealed:
         yield file.path, file.size, file.sha256
@@ -25,7 +25,7 @@ def wanted_files(manifest: Manifest) -> Iterator[tuple[str, int, str]]:
 
 def check_backup(
     repository: Repository,
-    manifest: Manifest,
+    manifest: BackupManifest,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> list[str]:
     """Read a backup and compare its digests; return a text about each wrong file.  Blocks."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cometmq.backup.manifest import (
-    Manifest,
+    BackupManifest,
     Part,
     SealedFile,
     check_name,
@@ -51,14 +51,14 @@ class Created:
     """A new backup, and how its sealed log files came into the repository."""
 
     def __init__(self) -> None:
-        self.manifest: Manifest
+        self.manifest: BackupManifest
         self.linked_bytes = 0
         self.copied_bytes = 0
         self.shared_bytes = 0
         """Of files that an earlier backup had brought."""
 
 
-def manifests(repository: Repository) -> list[Manifest]:
+def manifests(repository: Repository) -> list[BackupManifest]:
     """Return the backups of a repository, oldest first.
 
     Raises:
@@ -72,7 +72,7 @@ def manifests(repository: Repository) -> list[Manifest]:
     return sorted(found, key=lambda manifest: (manifest.created_ms, manifest.name))
 
 
-def read_manifest(repository: Repository, name: str) -> Manifest:
+def read_manifest(repository: Repository, name: str) -> BackupManifest:
     """Return the manifest of a backup.
 
     Raises:
@@ -88,7 +88,7 @@ def read_manifest(repository: Repository, name: str) -> Manifest:
     return decode(raw, where)
 
 
-def delete_backup(repository: Repository, manifest: Manifest) -> int:
+def delete_backup(repository: Repository, manifest: BackupManifest) -> int:
     """Delete a backup; return the bytes of the log files that no other backup has.  Blocks."""
     others = [other for other in manifests(repository) if other.name != manifest.name]
     shared = {file.path for other in others for file in other.sealed}
@@ -122,13 +122,13 @@ def create_backup(
     check_name(name)
     if repository.exists(manifest_path(name)):
         raise ConfigError(f"{repository.location} has a backup {name!r}; choose another name")
-    known = {
+    earlier = {
         (file.start, file.size, file.mtime_ns): file
         for manifest in manifests(repository)
         for file in manifest.sealed
     }
     created = Created()
-    keeper = _Keeper(repository, known, created, progress)
+    keeper = _Keeper(repository, earlier, created, progress)
     keeper.take_sealed(_open(root))
     tables = _tables(root, repository, name)
     store = _open(root)
@@ -137,7 +137,7 @@ def create_backup(
     tail, log_end, last_store_ms, damages = _tail(store, active, repository, name)
     sealed = tuple(file for file in keeper.sealed if active is None or file.start < active.start)
     log_begin = active.start if active is not None else log_end
-    manifest = Manifest(
+    manifest = BackupManifest(
         name=name,
         created_ms=now_ms,
         log_begin=sealed[0].start if sealed else log_begin,
@@ -169,12 +169,12 @@ class _Keeper:
     def __init__(
         self,
         repository: Repository,
-        known: dict[tuple[int, int, int], SealedFile],
+        earlier: dict[tuple[int, int, int], SealedFile],
         created: Created,
         progress: Progress,
     ) -> None:
         self._repository = repository
-        self._known = known
+        self._earlier = earlier
         self._created = created
         self._progress = progress
         self.sealed: list[SealedFile] = []
@@ -203,10 +203,10 @@ class _Keeper:
             self.sealed.clear()
             return
         created, repository = self._created, self._repository
-        known = self._known.get((file.start, file.size, mtime_ns))
-        if known is not None and repository.exists(known.path):
+        kept = self._earlier.get((file.start, file.size, mtime_ns))
+        if kept is not None and repository.exists(kept.path):
             created.shared_bytes += file.size
-            self.sealed.append(known)
+            self.sealed.append(kept)
             return
         digest = hashlib.sha256()
         for block in _blocks(file, file.size):
@@ -214,7 +214,7 @@ class _Keeper:
         sealed = SealedFile(file.start, file.size, digest.hexdigest(), mtime_ns)
         if any(
             other.start == sealed.start and other.sha256 != sealed.sha256
-            for other in self._known.values()
+            for other in self._earlier.values()
         ):
             raise ConfigError(
                 f"{repository.location} has another log file at {file.start:,} than {file.path}:"
@@ -250,9 +250,7 @@ def _tables(root: str, repository: Repository, name: str) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-def _write(
-    repository: Repository, name: str, path: str, blocks: Iterator[bytes] | list[bytes]
-) -> Part:
+def _write(repository: Repository, name: str, path: str, blocks: Iterable[bytes]) -> Part:
     """Write a file of one backup."""
     digest = hashlib.sha256()
     size = 0

@@ -21,7 +21,15 @@ import msgspec
 
 from cometmq.errors import ConfigError, StoreCorrupt
 
-__all__ = ["Manifest", "Part", "SealedFile", "check_name", "decode", "encode", "manifest_path"]
+__all__ = [
+    "BackupManifest",
+    "Part",
+    "SealedFile",
+    "check_name",
+    "decode",
+    "encode",
+    "manifest_path",
+]
 
 FORMAT: Final = 1
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -49,7 +57,7 @@ class Part(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a backup consists of; offsets are physical offsets of the log."""
 
     name: str
@@ -96,13 +104,13 @@ def manifest_path(name: str) -> str:
     return f"snapshots/{name}/manifest"
 
 
-def encode(manifest: Manifest) -> bytes:
+def encode(manifest: BackupManifest) -> bytes:
     """Return the bytes of a manifest."""
     body = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 
-def decode(raw: bytes, where: str) -> Manifest:
+def decode(raw: bytes, where: str) -> BackupManifest:
     """Return a manifest from its bytes.
 
     Raises:
@@ -114,7 +122,7 @@ def decode(raw: bytes, where: str) -> Manifest:
             f"{where} does not have the digest of its first line: use another backup"
         )
     try:
-        manifest = msgspec.json.decode(body, type=Manifest)
+        manifest = msgspec.json.decode(body, type=BackupManifest)
     except msgspec.DecodeError as error:
         raise StoreCorrupt(f"{where} is no manifest of this version: {error}") from error
     if manifest.format != FORMAT:

@@ -92,6 +92,11 @@ class FolderRepository:
                 yield block
 
     def write(self, path: str, blocks: Iterable[bytes]) -> None:
+        """Write a file under another name, sync and rename it.
+
+        Raises:
+            DiskFull: there is no space.
+        """
         full = self._root / path
         part = full.with_name(f"{full.name}.part")
         _make_folder(full.parent)
@@ -152,7 +157,12 @@ def _sync_folder(path: Path) -> None:
 
 
 class ObjectRepository:
-    """A prefix of an object store that speaks S3 or another protocol fsspec knows."""
+    """A prefix of an object store that speaks S3 or another protocol fsspec knows.
+
+    Raises:
+        ConfigError: a library is not installed.
+        StoreError: the URL names no store.
+    """
 
     def __init__(self, location: str) -> None:
         require("backup", f"the backup repository {location}")

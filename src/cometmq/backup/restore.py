@@ -29,7 +29,7 @@ from cometmq.wire.command.fastjson import dumps, loads_object
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cometmq.backup.manifest import Manifest
+    from cometmq.backup.manifest import BackupManifest
     from cometmq.backup.repository import Repository
 
     Progress = Callable[[str, int, int], None]
@@ -53,12 +53,12 @@ class Restored:
 
 def restore_backup(
     repository: Repository,
-    manifest: Manifest,
+    manifest: BackupManifest,
     root: str,
     *,
     to_ms: int | None = None,
     to_offset: int | None = None,
-    earlier: tuple[Manifest, ...] = (),
+    earlier: tuple[BackupManifest, ...] = (),
     progress: Progress = lambda what, done, total: None,
 ) -> Restored:
     """Make the store `root`, which must not exist or be an empty folder.  Blocks.
@@ -104,7 +104,7 @@ class _Files:
     """Writes a backup's files into a folder, and compares their digests on the way."""
 
     def __init__(
-        self, repository: Repository, manifest: Manifest, root: str, progress: Progress
+        self, repository: Repository, manifest: BackupManifest, root: str, progress: Progress
     ) -> None:
         self._repository = repository
         self._manifest = manifest
@@ -166,7 +166,7 @@ class _Files:
 
 def _cut(
     root: str,
-    manifest: Manifest,
+    manifest: BackupManifest,
     restored: Restored,
     to_ms: int | None,
     to_offset: int | None,

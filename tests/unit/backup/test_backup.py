@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from cometmq import Message, sync
 from cometmq.backup.check import check_backup
 from cometmq.backup.create import create_backup, manifests
-from cometmq.backup.manifest import Manifest
+from cometmq.backup.manifest import BackupManifest
 from cometmq.backup.repository import FolderRepository, Repository, open_repository
 from cometmq.backup.restore import Restored, restore_backup
 from cometmq.cli.main import root
@@ -97,7 +97,7 @@ def wait_for_positions(cluster: EmbeddedCluster, count: int, group: str = "reade
 
 
 def restore(
-    repository: Repository, manifest: Manifest, tmp_path: Path, **options: Any
+    repository: Repository, manifest: BackupManifest, tmp_path: Path, **options: Any
 ) -> tuple[Path, Restored]:
     """Make a store of a backup; it must be sound once a broker has opened it."""
     made = tmp_path / f"made-{uuid.uuid4().hex}"

@@ -12,7 +12,7 @@ from cometmq.cli.terminal.options import is_quiet, json_option, set_up_logging
 from cometmq.cli.terminal.values import GIVEN, parse_time_ms
 
 if TYPE_CHECKING:
-    from cometmq.backup.manifest import Manifest
+    from cometmq.backup.manifest import BackupManifest
 
 __all__ = ["backup"]
 
@@ -33,7 +33,16 @@ def _time(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-def _store_bytes(manifest: "Manifest") -> int:
+def _store_root(store: str) -> str:
+    from cometmq.errors import StoreError
+
+    root = Path(store).absolute()
+    if not (root / "commitlog").is_dir():
+        raise StoreError(f"{root} has no folder commitlog; give a store (storePathRootDir)")
+    return str(root)
+
+
+def _store_bytes(manifest: "BackupManifest") -> int:
     tail = 0 if manifest.tail is None else manifest.tail.size
     return sum(file.size for file in manifest.sealed) + tail
 
@@ -56,18 +65,15 @@ def create(
     from cometmq.backup.create import create_backup
     from cometmq.backup.repository import open_repository
     from cometmq.cli.terminal.output import note, print_json, progress
-    from cometmq.errors import StoreError
     from cometmq.net.env import SystemClock
 
-    root = Path(store).absolute()
-    if not (root / "commitlog").is_dir():
-        raise StoreError(f"{root} has no folder commitlog; give a store (storePathRootDir)")
+    root = _store_root(store)
     now_ms = SystemClock().now_ms()
     name = name or datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
     place = open_repository(repository)
     with progress("backup", quiet=is_quiet(ctx)) as (bar,):
         created = create_backup(
-            str(root),
+            root,
             place,
             name,
             now_ms,
@@ -86,7 +92,7 @@ def create(
     )
 
 
-def _row(manifest: "Manifest") -> dict[str, Any]:
+def _row(manifest: "BackupManifest") -> dict[str, Any]:
     return {
         "name": manifest.name,
         "created": _time(manifest.created_ms),
@@ -179,23 +185,11 @@ def restore(
     from cometmq.backup.repository import open_repository
     from cometmq.backup.restore import restore_backup
     from cometmq.cli.terminal.output import progress
-    from cometmq.errors import StoreError
 
     to_ms, to_offset = _point(ctx, point)
     place = open_repository(repository)
     every = manifests(place)
-    wanted = [manifest for manifest in every if name in (None, manifest.name)]
-    if not wanted:
-        raise StoreError(
-            f"{place.location} has no backup" + (f" {name!r}" if name is not None else "")
-        )
-    reaching = [
-        manifest
-        for manifest in wanted
-        if (to_ms is not None and manifest.last_store_ms >= to_ms)
-        or (to_offset is not None and manifest.log_end >= to_offset)
-    ]
-    chosen = reaching[0] if reaching else wanted[-1]
+    chosen = _choose(every, place.location, name, to_ms, to_offset)
     with progress("restore", quiet=is_quiet(ctx)) as (bar,):
         restored = restore_backup(
             place,
@@ -211,6 +205,27 @@ def restore(
         f"{restored.log_end:,}, last message stored {_time(restored.last_store_ms)}, positions of "
         f"consumers from {restored.positions_of}"
     )
+
+
+def _choose(
+    every: "list[BackupManifest]",
+    location: str,
+    name: str | None,
+    to_ms: int | None,
+    to_offset: int | None,
+) -> "BackupManifest":
+    """Return the first backup that reaches the given point, the last one without such a backup."""
+    from cometmq.errors import StoreError
+
+    wanted = [manifest for manifest in every if name in {None, manifest.name}]
+    if not wanted:
+        raise StoreError(f"{location} has no backup" + ("" if name is None else f" {name!r}"))
+    for manifest in wanted:
+        if to_ms is not None and manifest.last_store_ms >= to_ms:
+            return manifest
+        if to_offset is not None and manifest.log_end >= to_offset:
+            return manifest
+    return wanted[-1]
 
 
 def _point(ctx: click.Context, point: str | None) -> tuple[int | None, int | None]:
