@@ -3,8 +3,8 @@
     python fuzz/fuzz_native.py --seconds 600 --seed 7
 
 The C without Python (native/pure_c.c: frames, keys, hashes) and the extension module
-(native/extension.py: its three entry points) share the time; both are built with gcc.  Where clang
-is too, libFuzzer has a third.  The first inputs come from the captured frames in
+(native/extension.py and native/client.py: its entry points) share the time; both are built with
+gcc.  Where clang is too, libFuzzer has a third.  The first inputs come from the captured frames in
 tests/golden/wire and from frames made here.
 
 The last line has executions, seconds and the covered lines of C.  A finding prints the report of

@@ -1,4 +1,6 @@
-"""Gives hostile frames, keys and units to the extension module, at each of its three entry points.
+"""Gives hostile frames, keys and units to the extension module, at each of its entry points.
+
+Those of a client are in client.py.
 
 `fuzz_native.py` starts it with a module built with sanitizers.  Each input is written to a file
 before it runs, so the input of a crash is known.
@@ -18,6 +20,8 @@ from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Any
+
+from client import ClientInputs
 
 TOKENS = (
     b'"', b"\\", b"\\u0041", b"\x01", b"\x02", b"{", b"}", b",", b"-1", b"0", b"9" * 18,
@@ -66,8 +70,22 @@ class Fuzzer:
         self.chance = random.Random(seed)
         self.current = os.open(current, os.O_CREAT | os.O_RDWR | os.O_TRUNC)
         self.encoders = [self.encoder() for _ in range(8)]
-        self.entries = (*[self.run_encode] * 6, self.run_hash_keys, self.run_gather_records)
+        self.client = ClientInputs(self.core, self.chance, self.tell)
+        self.entries = (
+            *[self.run_encode] * 6,
+            self.run_hash_keys,
+            self.run_gather_records,
+            self.client.run_messages,
+            self.client.run_encode_request,
+            self.client.run_answers,
+        )
         self.executions = self.encoded = self.gathered = 0
+
+    def tell(self, data: bytes) -> None:
+        """Write an input down, and make memory scarce for some."""
+        os.ftruncate(self.current, 0)
+        os.pwrite(self.current, data, 0)
+        self.scarce.value = self.chance.randrange(12) if self.chance.random() < 0.1 else -1
 
     def encoder(self) -> Any:
         chance = self.chance
@@ -260,6 +278,9 @@ def main() -> None:
                 "processor_seconds": round(time.process_time(), 1),
                 "runs_encoded": fuzzer.encoded,
                 "pulls_gathered": fuzzer.gathered,
+                "answers_cut": fuzzer.client.cut,
+                "requests_encoded": fuzzer.client.encoded,
+                "answers_taken": fuzzer.client.taken,
             }
         )
     )

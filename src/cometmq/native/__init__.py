@@ -12,12 +12,25 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
 
-__all__ = ["PURE_VARIABLE", "SendEncoder", "describe", "gather_records", "hash_keys"]
+    M = TypeVar("M")
+
+__all__ = [
+    "PURE_VARIABLE",
+    "SendEncoder",
+    "cut_messages",
+    "decode_record",
+    "describe",
+    "encode_send_request",
+    "gather_records",
+    "hash_keys",
+    "record_body",
+    "take_send_answers",
+]
 
 PURE_VARIABLE: Final = "COMETMQ_PURE"
 """Set to 1, it switches the core off."""
@@ -48,6 +61,57 @@ class _GatherRecords(Protocol):
         /,
     ) -> tuple[bytes | memoryview, int, int] | None:
         """Return the body, the number of its records and of the examined units; None to stop."""
+
+
+class _CutMessages(Protocol):
+    """Makes a message of each record of a pull answer; c/messages.c."""
+
+    def __call__(self, buffer: bytes, queue: object, message_type: type[M], /) -> list[M] | None:
+        """Return the messages; None where a length or a magic number is wrong."""
+
+
+class _DecodeRecord(Protocol):
+    """Decodes a plain record; c/messages.c."""
+
+    def __call__(self, buffer: bytes, position: int, record_type: type[M], /) -> M | None:
+        """Return the record with its fields in the order of the layout; None to stop."""
+
+
+class _EncodeSendRequest(Protocol):
+    """Writes the frame of a client's send; c/client_sends.c."""
+
+    def __call__(
+        self,
+        parts: tuple[bytes, bytes, bytes],
+        opaque: int,
+        queue_id: int,
+        sys_flag: int,
+        born_timestamp_ms: int,
+        flag: int,
+        properties: str,
+        body: bytes,
+        /,
+    ) -> bytes | None:
+        """Return the frame with the constant parts of its header; None to stop."""
+
+
+class _TakeSendAnswers(Protocol):
+    """Reads the answers to a client's sends; c/client_sends.c."""
+
+    def __call__(
+        self,
+        data: bytes,
+        waiting: dict[int, Any],
+        served: list[Any],
+        token_type: type,
+        answer_type: type,
+        /,
+    ) -> int:
+        """Move the tokens of the plain answers at the beginning; return where the last ends.
+
+        ``waiting`` has (token, deadline) by opaque.  A pair of token and answer is appended to
+        ``served`` for each, also before an exception.
+        """
 
 
 class _SendEncoder(Protocol):
@@ -87,15 +151,22 @@ class _SendEncoderType(Protocol):
 SendEncoder: _SendEncoderType | None = None
 hash_keys: Callable[[list[PendingKeys]], tuple[bytes, bytes, bytes]] | None = None
 gather_records: _GatherRecords | None = None
+cut_messages: _CutMessages | None = None
+decode_record: _DecodeRecord | None = None
+record_body: Callable[[bytes, int], bytes | None] | None = None
+encode_send_request: _EncodeSendRequest | None = None
+take_send_answers: _TakeSendAnswers | None = None
 _absence = ""
 if os.environ.get(PURE_VARIABLE) == "1":
     _absence = f"{PURE_VARIABLE}=1"
 else:
     try:
         _core = import_module("cometmq.native._core")
-        SendEncoder, hash_keys, gather_records = (
+        SendEncoder, hash_keys, gather_records, cut_messages, decode_record, record_body = (
             _core.SendEncoder, _core.hash_keys, _core.gather_records,
+            _core.cut_messages, _core.decode_record, _core.record_body,
         )  # fmt: skip
+        encode_send_request, take_send_answers = _core.encode_send_request, _core.take_send_answers
     except ImportError:
         _absence = "this installation was built without the core"
     except AttributeError:

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq import native
 from cometmq.codec.compression import decompress
 from cometmq.codec.properties import find_property, split_keys
 from cometmq.codec.stored_message import (
@@ -29,6 +30,10 @@ _CUT: Final = struct.Struct(">ii12xq")  # total size, magic, (crc, queue, flag),
 SANDBOX_PROPERTY: Final = "COMETMQ_SANDBOX"
 """Marks the messages of a sandbox; see `client.base.sandbox`."""
 _MAGICS: Final = (MAGIC_V1, MAGIC_V2)
+# The native core does the same for plain records, and leaves the others to the text below.
+_cut_natively: Final = native.cut_messages
+_decode_natively: Final = native.decode_record
+_body_natively: Final = native.record_body
 
 
 class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
@@ -61,7 +66,11 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
         """
         stored = self._stored
         if stored is None:
-            stored = self._stored = decode_message(self._buffer, self._position)
+            if _decode_natively is not None:
+                stored = _decode_natively(self._buffer, self._position, StoredMessage)
+            if stored is None:
+                stored = decode_message(self._buffer, self._position)
+            self._stored = stored
         return stored
 
     @property
@@ -69,12 +78,13 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
         """The body as it was sent, decompressed."""
         body = self._body
         if body is None:
-            stored = self._stored
-            if stored is None:
-                stored = self._stored = decode_message(self._buffer, self._position)
-            body = stored.body
-            if stored.sys_flag & 1:
-                body = decompress(body, stored.sys_flag)
+            if _body_natively is not None and self._stored is None:
+                body = _body_natively(self._buffer, self._position)
+            if body is None:
+                stored = self.stored
+                body = stored.body
+                if stored.sys_flag & 1:
+                    body = decompress(body, stored.sys_flag)
             self._body = body
         return body
 
@@ -205,6 +215,14 @@ def split_messages(buffer: bytes, queue: MessageQueue) -> list[ReceivedMessage]:
     Raises:
         CodecError: a length or a magic number is wrong; the text names position and field.
     """
+    if _cut_natively is not None:
+        cut = _cut_natively(buffer, queue, ReceivedMessage)
+        if cut is not None:
+            return cut
+    return _split(buffer, queue)
+
+
+def _split(buffer: bytes, queue: MessageQueue) -> list[ReceivedMessage]:
     messages: list[ReceivedMessage] = []
     position = 0
     end = len(buffer)

@@ -5,10 +5,11 @@ from a template that holds everything but the few numbers that change.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from cometmq import native
 from cometmq.client.message.checks import (
     check_is_message,
     delay_properties,
@@ -37,9 +38,10 @@ from cometmq.wire.header.fast_decode import PlainSendAnswer, decode_plain_answer
 from cometmq.wire.header.fast_encode import SendRequestTemplate
 from cometmq.wire.header.headers import SendResponseHeader
 
-__all__ = ["Prepared", "SendCodec", "is_retriable", "refusal_of"]
+__all__ = ["Prepared", "SendCodec", "is_retriable", "refusal_of", "result_of", "results_of"]
 
 COMPRESS_ABOVE_BYTES: Final = 4096
+_encode_natively: Final = native.encode_send_request
 _NOT_PLAIN: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 _NO_KEYS: Final = ()
 _SEND_OK: Final = SendStatus.SEND_OK
@@ -63,6 +65,39 @@ _RETRIABLE_CODES: Final = frozenset(
 def is_retriable(code: int) -> bool:
     """Whether a send that was answered with ``code`` may be tried on another broker."""
     return code in _RETRIABLE_CODES
+
+
+class NativeSendTemplate(SendRequestTemplate):
+    """Writes plain sends with the native core where it is there, and all others in Python."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, *names: str, is_batch: bool = False) -> None:
+        super().__init__(*names, is_batch=is_batch)
+        self._parts = self.parts()
+
+    def encode(
+        self,
+        opaque: int,
+        queue_id: int,
+        sys_flag: int,
+        born_timestamp_ms: int,
+        flag: int,
+        properties: str,
+        body: bytes,
+        **unusual: Any,
+    ) -> bytes:
+        """The frame of one send, of the same bytes as that of `SendRequestTemplate`.  HOT."""
+        frame = None
+        if _encode_natively is not None and not unusual:
+            frame = _encode_natively(
+                self._parts, opaque, queue_id, sys_flag, born_timestamp_ms, flag, properties, body
+            )
+        if frame is None:
+            frame = super().encode(
+                opaque, queue_id, sys_flag, born_timestamp_ms, flag, properties, body, **unusual
+            )
+        return frame
 
 
 class Prepared(msgspec.Struct, gc=False):
@@ -240,7 +275,7 @@ class SendCodec:
         if template is None:
             names = (self._wrap(self.group), self._wrap(queue.topic), queue.broker_name)
             if self._credentials is None:
-                template = SendRequestTemplate(*names, is_batch=is_batch)
+                template = NativeSendTemplate(*names, is_batch=is_batch)
             else:
                 template = SignedSendTemplate(self._credentials, *names, is_batch=is_batch)
             self._templates[key] = template
@@ -257,6 +292,15 @@ class SendCodec:
     ) -> bytes:
         """The complete request frame; ``group_home`` is for sends by message group."""
         template = self.template(queue, is_batch=prepared.batch_count > 0)
+        unusual: dict[str, Any] = {}
+        if oneway:
+            unusual["oneway"] = True
+        if prepared.reconsume_times:
+            unusual["reconsume_times"] = prepared.reconsume_times
+        if prepared.max_reconsume_times is not None:
+            unusual["max_reconsume_times"] = prepared.max_reconsume_times
+        if group_home is not None:
+            unusual["group_home"] = group_home
         return template.encode(
             opaque,
             queue.queue_id,
@@ -265,10 +309,7 @@ class SendCodec:
             prepared.flag,
             prepared.properties,
             prepared.body,
-            oneway=oneway,
-            reconsume_times=prepared.reconsume_times,
-            max_reconsume_times=prepared.max_reconsume_times,
-            group_home=group_home,
+            **unusual,
         )
 
     # -- answers ----------------------------------------------------------------------------
@@ -289,17 +330,7 @@ class SendCodec:
             fields: SendResponseHeader | PlainSendAnswer = decode_plain_answer(answer.raw_ext)
         except _NOT_PLAIN:
             fields = SendResponseHeader.from_command(answer)
-        if fields.queue_id != queue.queue_id:
-            queue = MessageQueue(queue.topic, queue.broker_name, fields.queue_id)
-        return SendResult(
-            status,
-            prepared.message_id,
-            queue,
-            None if prepared.is_delayed else fields.queue_offset,
-            fields.msg_id,
-            fields.transaction_id,
-            fields.recall_handle,
-        )
+        return result_of(status, prepared, queue, fields)
 
     def batch_results(
         self, ids: Sequence[str], queue: MessageQueue, answer: RemotingCommand
@@ -308,18 +339,47 @@ class SendCodec:
         status = _SEND_OK if answer.code == 0 else _SEND_STATUS.get(answer.code)
         if status is None:
             raise remote_error(answer.code, answer.remark)
-        fields = SendResponseHeader.from_command(answer)
-        if fields.queue_id != queue.queue_id:
-            queue = MessageQueue(queue.topic, queue.broker_name, fields.queue_id)
-        offset_ids = fields.msg_id.split(",")
-        if len(offset_ids) != len(ids):
-            # An inner-batch queue stores the batch as one record, which has one id.
-            offset_ids = [fields.msg_id] * len(ids)
-        first = fields.queue_offset
-        return [
-            SendResult(status, message_id, queue, first + index, offset_id)
-            for index, (message_id, offset_id) in enumerate(zip(ids, offset_ids, strict=True))
-        ]
+        return results_of(status, ids, queue, SendResponseHeader.from_command(answer))
+
+
+def result_of(
+    status: SendStatus,
+    prepared: Prepared,
+    queue: MessageQueue,
+    fields: SendResponseHeader | PlainSendAnswer,
+) -> SendResult:
+    """The result of a send from the fields of its answer; HOT."""
+    if fields.queue_id != queue.queue_id:
+        queue = MessageQueue(queue.topic, queue.broker_name, fields.queue_id)
+    return SendResult(
+        status,
+        prepared.message_id,
+        queue,
+        None if prepared.is_delayed else fields.queue_offset,
+        fields.msg_id,
+        fields.transaction_id,
+        fields.recall_handle,
+    )
+
+
+def results_of(
+    status: SendStatus,
+    ids: Sequence[str],
+    queue: MessageQueue,
+    fields: SendResponseHeader | PlainSendAnswer,
+) -> list[SendResult]:
+    """One result for each message of a batch from the fields of its answer."""
+    if fields.queue_id != queue.queue_id:
+        queue = MessageQueue(queue.topic, queue.broker_name, fields.queue_id)
+    offset_ids = fields.msg_id.split(",")
+    if len(offset_ids) != len(ids):
+        # An inner-batch queue stores the batch as one record, which has one id.
+        offset_ids = [fields.msg_id] * len(ids)
+    first = fields.queue_offset
+    return [
+        SendResult(status, message_id, queue, first + index, offset_id)
+        for index, (message_id, offset_id) in enumerate(zip(ids, offset_ids, strict=True))
+    ]
 
 
 def refusal_of(prepared: Prepared, answer: RemotingCommand) -> RemoteError:

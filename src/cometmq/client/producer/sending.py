@@ -9,9 +9,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol
 
-import msgspec
-
-from cometmq.client.message.send_codec import Prepared, SendCodec, refusal_of
+from cometmq.client.message.send_codec import (
+    Prepared,
+    SendCodec,
+    refusal_of,
+    result_of,
+    results_of,
+)
 from cometmq.client.producer.core import (
     QUICK_MS,
     STORED_CODES,
@@ -22,9 +26,10 @@ from cometmq.client.producer.core import (
 )
 from cometmq.client.producer.linger import LingerBatch
 from cometmq.errors import CometError, ConnectFailed, GroupMoved, RequestTimeout
-from cometmq.model import MessageQueue
-from cometmq.net.channel import Channel
+from cometmq.model import MessageQueue, SendStatus
+from cometmq.net.channel import Channel, SendToken
 from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.header.fast_decode import PlainSendAnswer
 
 __all__ = ["InFlight", "SendPath", "SendTarget", "SendTargets", "Sending", "within"]
 
@@ -139,7 +144,7 @@ class SendTargets:
 
 # A struct is made in one step in C.  The collector has to track it, because a failed send is part
 # of a cycle: the error's traceback refers to the send, whose future refers to the error.
-class Sending(msgspec.Struct, weakref=False):
+class Sending(SendToken, weakref=False):
     """One message (or batch) on its way; called by the channel with the answer."""
 
     path: SendPath
@@ -194,6 +199,18 @@ class Sending(msgspec.Struct, weakref=False):
                 self.finish(core.codec.batch_results(self.ids, queue, answer))
         except CometError as error:
             self.fail(error)
+
+    def stored(self, answer: PlainSendAnswer) -> None:
+        """Handle an answer that says where the message was stored; HOT."""
+        core = self.path.core
+        queue = self.queue
+        assert queue is not None
+        if core.faults.has_any or core.monotonic() - self.started >= QUICK_S:
+            core.note(queue, self.started, failed=False)
+        if self.ids is None:
+            self.finish(result_of(SendStatus.SEND_OK, self.prepared, queue, answer))
+        else:
+            self.finish(results_of(SendStatus.SEND_OK, self.ids, queue, answer))
 
     def failed(self, error: Exception) -> None:
         """Try again if that may help and time remains; else fail."""

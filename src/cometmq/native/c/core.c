@@ -30,9 +30,38 @@ PyDoc_STRVAR(gather_records_doc,
              "where Python has to read.  `codes` are the wanted tag codes, None for all; `read` is\n"
              "called with physical offset and size and returns the bytes, or None.");
 
+PyDoc_STRVAR(cut_messages_doc,
+             "cut_messages(buffer, queue, type)\n--\n\n"
+             "Make a message of each record: a list of type(queue, queue offset, size, buffer,\n"
+             "position), or None where a length or a magic number is wrong.");
+
+PyDoc_STRVAR(decode_record_doc,
+             "decode_record(buffer, position, type)\n--\n\n"
+             "Decode a plain record: type(*fields in the order of the layout), or None.");
+
+PyDoc_STRVAR(encode_send_doc,
+             "encode_send_request(parts, opaque, queue_id, sys_flag, born_ms, flag, properties, body)\n"
+             "--\n\n"
+             "Write the frame of a send, or None; `parts` are the three constant parts of its\n"
+             "header.");
+
+PyDoc_STRVAR(take_send_answers_doc,
+             "take_send_answers(data, waiting, taken, token_type, answer_type)\n--\n\n"
+             "Take the requests of the plain answers at the beginning of `data` out of `waiting`,\n"
+             "append (token, answer) of each to `taken`, and return where the last answer ends.");
+
+PyDoc_STRVAR(record_body_doc,
+             "record_body(buffer, position)\n--\n\n"
+             "Return the body of a plain record that is not compressed, or None.");
+
 static PyMethodDef functions[] = {
+    {"cut_messages", cut_messages, METH_VARARGS, cut_messages_doc},
+    {"decode_record", decode_record, METH_VARARGS, decode_record_doc},
+    {"encode_send_request", encode_send_request, METH_VARARGS, encode_send_doc},
     {"gather_records", gather_records, METH_VARARGS, gather_records_doc},
     {"hash_keys", hash_keys, METH_O, hash_keys_doc},
+    {"record_body", record_body, METH_VARARGS, record_body_doc},
+    {"take_send_answers", take_send_answers, METH_VARARGS, take_send_answers_doc},
     {NULL, NULL, 0, NULL},
 };
 

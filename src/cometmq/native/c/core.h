@@ -16,4 +16,20 @@ PyObject *hash_keys(PyObject *module, PyObject *batch);
 /* gather_records(units, first, count, codes, max_count, max_bytes, span_max, read): records.c. */
 PyObject *gather_records(PyObject *module, PyObject *arguments);
 
+/* cut_messages(buffer, queue, type) -> list of messages: messages.c. */
+PyObject *cut_messages(PyObject *module, PyObject *arguments);
+
+/* record_body(buffer, position) -> body: messages.c. */
+PyObject *record_body(PyObject *module, PyObject *arguments);
+
+/* decode_record(buffer, position, type) -> record: messages.c. */
+PyObject *decode_record(PyObject *module, PyObject *arguments);
+
+/* encode_send_request(parts, opaque, queue_id, sys_flag, born_ms, flag, properties, body) -> frame:
+ * client_sends.c. */
+PyObject *encode_send_request(PyObject *module, PyObject *arguments);
+
+/* take_send_answers(data, waiting, taken, token_type, answer_type) -> end: client_sends.c. */
+PyObject *take_send_answers(PyObject *module, PyObject *arguments);
+
 #endif

@@ -1,6 +1,8 @@
 /* Reads the frame of a send (docs/internals/protocol.md#frames, #send-fields). */
 #include "send_header.h"
 
+#include "json.h"
+
 enum { CODE_SEND = 10, CODE_SEND_V2 = 310, CODE_SEND_BATCH = 320 };
 enum { FLAG_ONEWAY = 2 };
 enum { FRAME_BYTES_MAX = 16777216 };
@@ -77,31 +79,6 @@ static bool is_send_code(int32_t code) {
     return code == CODE_SEND || code == CODE_SEND_V2 || code == CODE_SEND_BATCH;
 }
 
-/* Read a decimal number in its only plain form: no sign but a minus, no zeros in front. */
-static bool read_number(Cursor *cursor, int64_t *number) {
-    bool is_negative = read_byte(cursor, '-');
-    int first = peek_byte(cursor), count = 0;
-    int64_t value = 0;
-    for (int digit; (digit = peek_byte(cursor)) >= '0' && digit <= '9'; count++) {
-        if (count == 18)
-            return false;
-        value = value * 10 + (digit - '0');
-        take_byte(cursor);
-    }
-    if (count == 0 || (first == '0' && (count > 1 || is_negative)))
-        return false;
-    *number = is_negative ? -value : value;
-    return true;
-}
-
-static bool read_int32(Cursor *cursor, int32_t *number) {
-    int64_t value;
-    if (!read_number(cursor, &value) || value < INT32_MIN || value > INT32_MAX)
-        return false;
-    *number = (int32_t)value;
-    return true;
-}
-
 static bool is_int32(Span text, int32_t *number) {
     Cursor cursor = cursor_of(text);
     return read_int32(&cursor, number) && bytes_left(&cursor) == 0;
@@ -145,23 +122,6 @@ static bool take_field(SendHeader *send, unsigned *seen, Field field, Span value
 }
 
 /* -- JSON ------------------------------------------------------------------------------------- */
-
-/* Read a string of ASCII without escapes. */
-static bool read_plain_string(Cursor *cursor, Span *text) {
-    const Cursor start = *cursor;
-    Cursor at = start;
-    if (take_byte(&at) != '"')
-        return false;
-    int byte;
-    do
-        byte = take_byte(&at);
-    while (byte >= 0x20 && byte < 0x80 && byte != '"' && byte != '\\');
-    *cursor = at;
-    *text = span_between(start, at);
-    text->start++;
-    text->size -= 2;
-    return byte == '"';
-}
 
 static int hex_digit(uint8_t byte) {
     if (byte >= '0' && byte <= '9')
@@ -226,23 +186,6 @@ static bool read_escaped_string(Cursor *cursor, Buffer *text) {
             return false;
         *out++ = (uint8_t)byte;
     }
-}
-
-/* Skip a value of the header that does not matter: a plain string, a number, true, false, null. */
-static bool skip_scalar(Cursor *cursor) {
-    Span ignored;
-    if (peek_byte(cursor) == '"')
-        return read_plain_string(cursor, &ignored);
-    const Cursor start = *cursor;
-    int64_t number;
-    if (read_number(cursor, &number))
-        return true;
-    *cursor = start;
-    static const char *const words[] = {"null", "true", "false"};
-    for (int i = 0; i < 3; i++)
-        if (read_text(cursor, words[i], strlen(words[i])))
-            return true;
-    return false;
 }
 
 /* Skip the ext fields, which stand in front of the code; what is wrong in them is seen later. */

@@ -49,7 +49,7 @@ every later call returns nothing.
 the transport knows how fast its peer reads.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Generic, TypeVar
 
 from cometmq.errors import LocalProtocolError, RemoteProtocolError
@@ -116,6 +116,16 @@ class Connection(Generic[C, T]):
         except RemoteProtocolError as error:
             self.fault = error
             return self._reader.take_complete()
+
+    def take_answers(
+        self, take: Callable[[bytes, dict[int, tuple[T, float]]], int], data: bytes
+    ) -> int:
+        """Return the position up to which ``take`` has served what `join_data` gave.
+
+        ``take`` gets (token, deadline) of the outstanding requests by opaque, and removes those
+        whose answers it takes over.
+        """
+        return take(data, self._waiting)
 
     def silent_ms(self, now_ms: int) -> int:
         """Return for how long nothing was received."""

@@ -37,6 +37,7 @@ _REQUEST_TAIL: Final = b'"},"flag":%%d,"language":"%b","opaque":%%d,"version":%d
     LANGUAGE.encode(),
     VERSION,
 )
+_OPAQUE_MARK: Final = 1_234_567_890
 _RESPONSE_MIDDLE: Final = f'}},"flag":1,"language":"{LANGUAGE}","opaque":'
 _TAIL_TEXT: Final = f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
 _READY_HEADS: Final = 1024
@@ -242,7 +243,7 @@ def _check_length(length: int) -> None:
 class SendRequestTemplate:
     """Writes sends of one producer group to one topic on one broker, with the short names."""
 
-    __slots__ = ("_layout",)
+    __slots__ = ("_constant", "_layout")
 
     def __init__(
         self,
@@ -267,12 +268,18 @@ class SendRequestTemplate:
             b"true" if is_batch else b"false",
         )
         constant += b',"n":' + encode_json_text(broker_name)
+        self._constant = constant
         # The percent signs that are not doubled are the fields of one send.
         self._layout = (
             constant.replace(b"%", b"%%")
             + b',"e":"%d","f":"%d","g":"%d","h":"%d","i":%b%b,"j":"%d'
             + _REQUEST_TAIL
         )
+
+    def parts(self) -> tuple[bytes, bytes, bytes]:
+        """Return what stands in a header before the queue id, and around the opaque at its end."""
+        before, behind = (_REQUEST_TAIL % (0, _OPAQUE_MARK)).split(b"%d" % _OPAQUE_MARK)
+        return self._constant, before, behind
 
     def encode(
         self,
