@@ -73,6 +73,7 @@ class CrashingCluster:
     def config(self) -> BrokerConfig:
         """Return settings with small files, so that the data spreads over several."""
         return BrokerConfig(
+            scrub_bytes_per_second=0,
             broker_name="broker-a",
             broker_ip1=self.node.address,
             listen_port=BROKER_PORT,

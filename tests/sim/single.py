@@ -36,6 +36,7 @@ class SingleCluster:
         """Start the broker on its node, with the contents of its disk."""
         node = self.broker
         config = BrokerConfig(
+            scrub_bytes_per_second=0,
             broker_name=name,
             broker_ip1=node.address,
             listen_port=port,

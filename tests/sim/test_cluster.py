@@ -71,6 +71,7 @@ class Cluster:
         """Start it on its node, on whatever its disk holds."""
         node = self.broker
         config = BrokerConfig(
+            scrub_bytes_per_second=0,
             broker_name="broker-a",
             broker_ip1=node.address,
             listen_port=BROKER_PORT,

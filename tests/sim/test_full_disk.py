@@ -23,6 +23,7 @@ def test_writes_stop_and_come_back(seed: int, flush: str) -> None:
     async def main(world: World) -> None:
         machine, client = world.node("broker", capacity_bytes=700_000), world.node("client")
         config = BrokerConfig(
+            scrub_bytes_per_second=0,
             broker_name="broker-a",
             broker_ip1=machine.address,
             listen_port=PORT,

@@ -28,6 +28,7 @@ from cometmq.broker.delay.wheel.service import TimerService
 from cometmq.broker.delay.wheel.timed_send import TimedKind
 from cometmq.broker.extensions.bulk_pull import BulkPullProcessor
 from cometmq.broker.extensions.growing import GrowingTopics
+from cometmq.broker.extensions.log_range import LogRangeProcessor
 from cometmq.broker.extensions.staging.ledger import Ledger
 from cometmq.broker.extensions.staging.service import StagingService
 from cometmq.broker.extensions.staging.tokens import StagedTokens
@@ -54,6 +55,7 @@ from cometmq.store.base.disk import Disk
 from cometmq.store.message_store import MessageStore
 from cometmq.wire.command.codes import RequestCode as Code
 from cometmq.wire.extensions.bulk_pull import BulkPullCode
+from cometmq.wire.extensions.log_range import LogRangeCode
 
 __all__ = ["Services", "build_services", "handlers"]
 
@@ -236,6 +238,7 @@ def handlers(services: Services, disk: Disk, config_path: str | None) -> dict[in
         Code.PULL_MESSAGE: pull.pull,
         Code.LITE_PULL_MESSAGE: pull.pull,
         BulkPullCode.BULK_PULL: services.bulk.pull,
+        LogRangeCode.READ_LOG_RANGE: LogRangeProcessor(state).read,
         Code.QUERY_CONSUMER_OFFSET: offset.query,
         Code.UPDATE_CONSUMER_OFFSET: offset.update,
         Code.SEARCH_OFFSET_BY_TIMESTAMP: offset.search,

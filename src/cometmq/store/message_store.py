@@ -50,6 +50,7 @@ from cometmq.store.read.reader import MessageReader
 from cometmq.store.recovery.recovery import Recovery
 from cometmq.store.retention.moving import Mover
 from cometmq.store.retention.retention import Retention
+from cometmq.store.scrub.scrub import Scrubber
 from cometmq.store.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -131,6 +132,8 @@ class MessageStore:
             self._ext.expire,
             self.mover,
         )
+        self.scrubber = Scrubber(config, disk, workers, self._log, lambda: self._flusher.flushed)
+        """Reads old log files again and compares them with their digests."""
         self._appender = Appender(
             config,
             self._log,
@@ -232,6 +235,7 @@ class MessageStore:
                 self._flusher.flush_all()
             self._reader.distrust(recovery.damaged)
             self._upkeep.begin(recovery.floors)
+            self.scrubber.load()
             self._disk.write_atomic(f"{root}/abort", str(self._process_id).encode())
         except BaseException:
             self._lock.release()
@@ -284,7 +288,9 @@ class MessageStore:
         if not self._is_open or call_later is None:
             return
         try:
-            self._upkeep.tick(self._clock())
+            now_ms = self._clock()
+            self._upkeep.tick(now_ms)
+            self.scrubber.tick(now_ms)
             self._appender.look_for_space()
         except Exception:
             _LOG.exception("the store's timer failed; it goes on")
@@ -441,6 +447,10 @@ class MessageStore:
             StoreCorrupt: no sound record begins there; the text names file and position.
         """
         return self._reader.message_at(PhysicalOffset(physical_offset))
+
+    def log_bytes(self, physical_offset: int, length: int) -> bytes:
+        """Return bytes of the log, fewer where its file ends.  May block: for a worker."""
+        return bytes(self._log.read(PhysicalOffset(physical_offset), length))
 
     def max_queue_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset after the last visible message; 0 for an unknown queue."""

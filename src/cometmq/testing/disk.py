@@ -447,6 +447,9 @@ class SimRandomFile:
     def read_resident(self, position: int, length: int) -> bytes | None:
         return self.read(position, length)
 
+    def forget_cached(self, position: int, length: int) -> None:
+        """Do nothing: each read of this disk asks the device."""
+
     def write(self, position: int, data: _Bytes) -> None:
         self._disk.enter_file("write", self.path, self._life)
         self._disk.grow(self.path, self._inode, position, len(data))

@@ -156,6 +156,9 @@ class StatsProcessor:
             "timerCongestNum": "0",
             "timerEnqueueTps": "0.0",
             "timerDequeueTps": "0.0",
+            "scrubBlocksRead": str(store.scrubber.counts.blocks_read),
+            "scrubRottenBlocks": str(store.scrubber.counts.rotten_blocks),
+            "scrubOldestLookTimeStamp": str(store.scrubber.oldest_look_ms or 0),
         }
         timers = self._timers
         if timers is not None:

@@ -199,6 +199,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name)
     clean_file_forcibly_enable: bool = True
     clean_resource_interval: Millis = 10000
     delete_file_batch_max: Annotated[int, msgspec.Meta(ge=1, le=50)] = 10
+    scrub_bytes_per_second: Annotated[int, msgspec.Meta(ge=0, le=10_000_000_000)] = 20_000_000
+    scrub_interval_hours: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 168
     # Filters
     enable_property_filter: bool = True
     enable_calc_filter_bit_map: bool = False

@@ -43,6 +43,8 @@ def store_config(config: BrokerConfig, host: bytes) -> StoreConfig:
         disk_clean_forcibly_percent=config.disk_space_clean_forcibly_ratio,
         disk_warning_percent=config.disk_space_warning_level_ratio,
         is_clean_forced=config.clean_file_forcibly_enable,
+        scrub_bytes_per_s=config.scrub_bytes_per_second,
+        scrub_interval_ms=config.scrub_interval_hours * 3_600_000,
     )
 
 

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cometmq.cli.terminal.bodies import body_text
-from cometmq.cli.terminal.options import is_quiet, json_option, set_up_logging
+from cometmq.cli.terminal.options import (
+    admin_client,
+    is_quiet,
+    json_option,
+    set_up_logging,
+    timeout_option,
+)
 from cometmq.cli.terminal.values import GIVEN
 
 if TYPE_CHECKING:
@@ -194,13 +200,24 @@ def _fields(values: dict[str, Any]) -> str:
 
 @store.command("verify", short_help="Check every record, unit and index entry.")
 @click.argument("directory", type=GIVEN, metavar="DIR")
+@click.option(
+    "--repair-from",
+    "donor",
+    type=GIVEN,
+    metavar="HOST:PORT",
+    help="Write rotten blocks anew with the bytes of this broker, which has the same log.",
+)
+@timeout_option
 @json_option
 @click.pass_context
-def verify(ctx: click.Context, directory: str, as_json: bool) -> int:
+def verify(
+    ctx: click.Context, directory: str, donor: str | None, timeout_s: float, as_json: bool
+) -> int:
     """Check every record, unit and index entry of store directory DIR.
 
-    Each fault is printed with its file and position; nothing is repaired. The end of a store that
-    a broker is writing may look incomplete. Exit code 5 when there is anything but a note.
+    Each fault is printed with its file and position; without --repair-from nothing is changed. The
+    end of a store that a broker is writing may look incomplete. Exit code 5 when there is anything
+    but a note.
     """
     set_up_logging(ctx)
     from cometmq.cli.terminal.exit_codes import STORE
@@ -209,6 +226,8 @@ def verify(ctx: click.Context, directory: str, as_json: bool) -> int:
     from cometmq.store.offline.verify import verify_store
 
     root = _root(directory)
+    if donor is not None:
+        _repair(root, donor, timeout_s)
     with progress("verify", quiet=is_quiet(ctx)) as (bar,):
         report = verify_store(
             RealDisk(), root, lambda what, done, total: bar.update(done, total or None, what)
@@ -218,6 +237,35 @@ def verify(ctx: click.Context, directory: str, as_json: bool) -> int:
     else:
         _print_report(report)
     return 0 if report.is_sound else STORE
+
+
+def _repair(root: str, donor: str, timeout_s: float) -> None:
+    """Put the rotten blocks of a closed store right with the bytes of a running broker."""
+    from cometmq.cli.terminal.output import note
+    from cometmq.net.loop import run
+    from cometmq.store.base.disk import RealDisk
+    from cometmq.store.scrub.check import find_rotten, put_right
+    from cometmq.wire.command.command import RemotingCommand
+    from cometmq.wire.extensions.log_range import LogRangeCode, ReadLogRangeHeader
+
+    async def ask(physical_offset: int, length: int) -> bytes:
+        header = ReadLogRangeHeader(physical_offset, length)
+        command = RemotingCommand.request(LogRangeCode.READ_LOG_RANGE, header.to_ext())
+        async with admin_client(donor, timeout_s) as admin:
+            answer = await admin.queue_reader().calls.ask(donor, command)
+        return bytes(answer.body)
+
+    disk = RealDisk()
+    lock = disk.lock(f"{root}/lock")
+    try:
+        blocks = list(find_rotten(disk, f"{root}/commitlog", root))
+        for block in blocks:
+            put_right(disk, root, block, lambda offset, length: run(ask(offset, length)))
+            note(f"repaired: {block.path}, position {block.position}, {block.size} bytes")
+        if not blocks:
+            note("no rotten block: every sealed log file has its digests, or has none yet")
+    finally:
+        lock.release()
 
 
 def _report_json(report: "VerifyReport") -> dict[str, Any]:

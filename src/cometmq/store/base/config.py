@@ -79,6 +79,10 @@ class StoreConfig:
     disk_warning_percent: int = 90
     is_clean_forced: bool = True
     """cleanFileForciblyEnable: above the forcible mark files go whatever their age."""
+    scrub_bytes_per_s: int = 0
+    """How fast old log files are read again and compared with their digests; 0 for never."""
+    scrub_interval_ms: int = 7 * 24 * 3_600_000
+    """How long after its last look a file is read again."""
     window_bytes: int = 16 << 20
     """Size of one mapped window; unmapping one stalls nobody (0.1 ms measured)."""
     windows_kept: int = 3

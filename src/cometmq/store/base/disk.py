@@ -87,6 +87,9 @@ class RandomFile(Protocol):
     def read_resident(self, position: int, length: int) -> bytes | bytearray | None:
         """As `read` if all bytes are in memory; None if a read may block."""
 
+    def forget_cached(self, position: int, length: int) -> None:
+        """Let the system drop its copies of synced bytes, so that a read asks the device."""
+
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
         """Write all of `data` at `position`.
 
@@ -292,6 +295,10 @@ class _RealFile:
             # The file ends here, or a page is not in memory: only a blocking read can say.
             return None
         return buffer
+
+    def forget_cached(self, position: int, length: int) -> None:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, position, length, os.POSIX_FADV_DONTNEED)
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
         try:

@@ -10,7 +10,8 @@ The check proves that
 - every unit leads to the record of its queue and queue offset, and has its tags code;
 - every record that belongs in a queue has its unit;
 - every index entry leads to a record with a key of its hash, and every chain of entries is whole;
-- every key of a record in the indexed part of the log has its entry.
+- every key of a record in the indexed part of the log has its entry;
+- every block of a sealed log file has its digest (scrub/digests.py).
 
 The units in the unit journal of a killed broker (unit_journal.py) are checked too.  They are not
 missing: opening the store brings them into the queues' files.
@@ -49,6 +50,7 @@ from cometmq.store.log.commit_log import log_file_name
 from cometmq.store.log.reader import LogReader, ScannedRecord
 from cometmq.store.offline.directory import OfflineQueue, OfflineStore
 from cometmq.store.queue.unit_journal import saved_units
+from cometmq.store.scrub.check import find_rotten
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,7 +140,12 @@ def verify_store(
     Raises:
         StoreError: the path is not a directory.
     """
-    return _Verifier(disk, root, progress, delays_ms).run()
+    report = _Verifier(disk, root, progress, delays_ms).run()
+    for block in find_rotten(disk, f"{root}/commitlog", root):
+        report.finding_count += 1
+        text = f"{block.size} bytes are not those that were sealed: the disk changed them"
+        report.findings.append(Finding(FindingKind.DAMAGE, block.path, block.position, text))
+    return report
 
 
 class _Verifier:

@@ -119,6 +119,7 @@ class BrokerPart:
     def config(self) -> BrokerConfig:
         """Configure small files, so that data spans several, and short intervals."""
         return BrokerConfig(
+            scrub_bytes_per_second=0,
             broker_name=self.name,
             broker_ip1=self.node.address,
             listen_port=BROKER_PORT,

@@ -1,0 +1,91 @@
+"""Compares the log files of a closed store with their digests, and puts rotten blocks right."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from cometmq.errors import StoreError
+from cometmq.store.scrub.digests import (
+    BLOCK_BYTES,
+    FileDigest,
+    block_crcs,
+    file_name,
+    load_digests,
+    rotten_blocks,
+    save_digests,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from cometmq.store.base.disk import Disk
+
+__all__ = ["RottenBlock", "find_rotten", "put_right"]
+
+
+class RottenBlock(NamedTuple):
+    """A block whose bytes are not those that were sealed."""
+
+    path: str
+    position: int
+    """Of its first byte in the file."""
+    physical_offset: int
+    size: int
+    crc: int
+    """Of the bytes that were sealed."""
+
+
+def find_rotten(disk: Disk, log_path: str, root: str) -> Iterator[RottenBlock]:
+    """Yield the rotten blocks of a store's log.  Blocks.
+
+    A file that somebody wrote into since its digest is passed over.
+    """
+    for digest in load_digests(disk, root).values():
+        path = f"{log_path}/{file_name(digest)}"
+        if not disk.exists(path) or disk.mtime_ms(path) != digest.mtime_ms:
+            continue
+        size = disk.size(path)
+        file = disk.open_random(path, size, create=False)
+        for number, crc in enumerate(digest.crcs):
+            position = number * BLOCK_BYTES
+            end = min(position + BLOCK_BYTES, size)
+            found = block_crcs(file, position, end, from_device=True)
+            if rotten_blocks(file, digest, number, found):
+                yield RottenBlock(path, position, digest.start + position, end - position, crc)
+
+
+def put_right(disk: Disk, root: str, block: RottenBlock, read: Callable[[int, int], bytes]) -> None:
+    """Write the sealed bytes of a block.  The store must be closed; blocks.
+
+    The rotten bytes stay in ``cometmq.rot-<physical offset>``.
+
+    Args:
+        read: returns bytes of an intact log, given physical offset and length.
+
+    Raises:
+        StoreError: the other log has other bytes there, or the disk does not keep what is written.
+    """
+    good = read(block.physical_offset, block.size)
+    if zlib.crc32(good) != block.crc:
+        raise StoreError(
+            f"{block.path}, position {block.position}: the other broker has other bytes there than"
+            " were sealed here, so nothing was written; try another broker or a backup"
+        )
+    file = disk.open_random(block.path, 0, create=False)
+    disk.write_atomic(
+        f"{root}/cometmq.rot-{block.physical_offset:020d}", file.read(block.position, block.size)
+    )
+    file.write(block.position, good)
+    file.sync()
+    file.forget_cached(block.position, block.size)
+    if zlib.crc32(file.read(block.position, block.size)) != block.crc:
+        raise StoreError(
+            f"{block.path}, position {block.position}: the disk does not give back what was"
+            " written: replace it"
+        )
+    digests = load_digests(disk, root)
+    start = block.physical_offset - block.position
+    kept = digests[start]
+    digests[start] = FileDigest(start, disk.mtime_ms(block.path), kept.looked_ms, kept.crcs)
+    save_digests(disk, root, digests.values())

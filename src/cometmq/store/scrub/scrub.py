@@ -1,0 +1,213 @@
+"""Looks at the bytes of old log files before somebody needs them.
+
+A file gets its digest soon after it is sealed.  Later it is read again from the disk, at the pace
+and with the pause of the settings, and compared.  Workers read, a piece at a time; the loop only
+hands out pieces.
+
+What is found is said once in the log, with file and block, and counted.  Nothing is repaired here:
+`cometmq store verify --repair-from` does, from a broker with the same log.  A file that somebody
+wrote into since (a Java broker that cut it, a repair) gets a new digest.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cometmq.store.scrub.digests import (
+    BLOCK_BYTES,
+    FileDigest,
+    block_crcs,
+    load_digests,
+    rotten_blocks,
+    save_digests,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cometmq.store.base.config import StoreConfig
+    from cometmq.store.base.disk import Disk, Workers
+    from cometmq.store.log.commit_log import CommitLog, MappedFile
+
+__all__ = ["ScrubCounts", "Scrubber"]
+
+_LOG: Final = logging.getLogger("cometmq.store")
+_PIECE_BYTES: Final = 8 << 20
+_RETRY_MS: Final = 60_000
+"""Pause after a piece that could not be read or digests that could not be written."""
+
+
+@dataclass(slots=True)
+class ScrubCounts:
+    """What the tour has seen since the broker's start."""
+
+    blocks_read: int = 0
+    """Blocks of 1 MiB that were read again and compared."""
+    rotten_blocks: int = 0
+
+
+class _Pass(NamedTuple):
+    """A file that is being read, piece by piece; without `digest` to make its first one."""
+
+    mapped: MappedFile
+    digest: FileDigest | None
+    crcs: list[int]
+
+
+class Scrubber:
+    """The tour over one store's log; `is_on` is false where the settings switch it off."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        disk: Disk,
+        workers: Workers,
+        log: CommitLog,
+        flushed: Callable[[], int],
+    ) -> None:
+        self._disk = disk
+        self._root = config.root
+        self._workers = workers
+        self._log = log
+        self._flushed = flushed
+        self._bytes_per_ms = config.scrub_bytes_per_s / 1000
+        self._interval_ms = config.scrub_interval_ms
+        self._digests: dict[int, FileDigest] = {}
+        self._rotten: set[tuple[int, int]] = set()
+        self._pass: _Pass | None = None
+        self._next_ms = 0
+        self._is_busy = False
+        self.counts = ScrubCounts()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether files are looked at."""
+        return self._bytes_per_ms > 0
+
+    @property
+    def oldest_look_ms(self) -> int | None:
+        """When the file was read whose last look is the longest ago; None without a digest."""
+        return min((digest.looked_ms for digest in self._digests.values()), default=None)
+
+    def load(self) -> None:
+        """Read the digests; those of files that recovery cut are dropped.  Blocks."""
+        if not self.is_on:
+            return
+        sealed = {mapped.start for mapped in self._log.files[:-1]}
+        self._digests = {
+            start: digest
+            for start, digest in load_digests(self._disk, self._root).items()
+            if start in sealed
+        }
+
+    def tick(self, now_ms: int) -> None:
+        """Hand the next piece to a worker when it is time."""
+        if self._is_busy or now_ms < self._next_ms or not self.is_on:
+            return
+        if self._pass is None or self._pass.mapped not in self._log.files:
+            self._pass = self._next_pass(now_ms)
+            if self._pass is None:
+                return
+        self._read(self._pass, now_ms)
+
+    def _next_pass(self, now_ms: int) -> _Pass | None:
+        """Return a file without digest, or the one whose last look is too long ago."""
+        flushed = self._flushed()
+        sealed = {file.start: file for file in self._log.files[:-1] if file.end <= flushed}
+        for start, mapped in sealed.items():
+            if start not in self._digests:
+                return _Pass(mapped, None, [])
+        oldest = min(
+            (digest for start, digest in self._digests.items() if start in sealed),
+            key=lambda digest: digest.looked_ms,
+            default=None,
+        )
+        if oldest is None or oldest.looked_ms + self._interval_ms > now_ms:
+            return None
+        return _Pass(sealed[oldest.start], oldest, [])
+
+    def _read(self, current: _Pass, now_ms: int) -> None:
+        """Read the next piece of a file."""
+        mapped, digest, crcs = current
+        first = len(crcs)
+        position = first * BLOCK_BYTES
+        end = min(position + _PIECE_BYTES, mapped.size)
+        is_tour = digest is not None
+
+        def work() -> tuple[list[int], list[int]]:
+            found = block_crcs(mapped.file, position, end, from_device=is_tour)
+            return found, [] if digest is None else rotten_blocks(mapped.file, digest, first, found)
+
+        def done(result: object) -> None:
+            self._is_busy = False
+            if isinstance(result, BaseException):
+                self._pass = None
+                self._next_ms = now_ms + _RETRY_MS
+                if mapped in self._log.files:
+                    _LOG.error("%s, from position %d on: %s", mapped.path, position, result)
+                return
+            assert isinstance(result, tuple)
+            found, wrong = result
+            crcs.extend(found)
+            if is_tour:
+                self.counts.blocks_read += len(found)
+                # Making a first digest reads what is still in memory; only the tour has a pace.
+                self._next_ms = now_ms + round((end - position) / self._bytes_per_ms)
+            if wrong and not self._is_rotten(mapped, digest, wrong):
+                self._digests.pop(mapped.start)
+                self._pass = None
+            elif end == mapped.size:
+                self._pass = None
+                self._save(mapped, digest, crcs, now_ms)
+
+        self._is_busy = True
+        self._workers.submit(work, done)
+
+    def _is_rotten(self, mapped: MappedFile, digest: FileDigest | None, wrong: list[int]) -> bool:
+        """Report rotten blocks; false when somebody wrote into the file since its digest."""
+        assert digest is not None
+        if self._disk.mtime_ms(mapped.path) != digest.mtime_ms:
+            _LOG.warning("%s was written into since its digest, which is made again", mapped.path)
+            return False
+        for number in wrong:
+            if (mapped.start, number) in self._rotten:
+                continue
+            self._rotten.add((mapped.start, number))
+            self.counts.rotten_blocks += 1
+            _LOG.error(
+                "%s has rotten bytes between positions %d and %d: the disk does not give back what"
+                " was written. Copy the store, look at the disk, and repair the stopped store with"
+                " `cometmq store verify %s --repair-from` an intact broker with the same log",
+                mapped.path,
+                number * BLOCK_BYTES,
+                min((number + 1) * BLOCK_BYTES, mapped.size),
+                self._root,
+            )
+        return True
+
+    def _save(
+        self, mapped: MappedFile, digest: FileDigest | None, crcs: list[int], now_ms: int
+    ) -> None:
+        """Keep the digest of a file that was read to its end."""
+        if mapped not in self._log.files:
+            return
+        if digest is None:
+            mtime_ms = self._disk.mtime_ms(mapped.path)
+            digest = FileDigest(mapped.start, mtime_ms, now_ms, tuple(crcs))
+        else:
+            digest = FileDigest(digest.start, digest.mtime_ms, now_ms, digest.crcs)
+        present = {file.start for file in self._log.files}
+        self._digests[mapped.start] = digest
+        self._digests = {start: kept for start, kept in self._digests.items() if start in present}
+        kept = list(self._digests.values())
+
+        def done(result: object) -> None:
+            self._is_busy = False
+            if isinstance(result, BaseException):
+                self._next_ms = now_ms + _RETRY_MS
+                _LOG.error("the digests of %s were not written: %s", self._root, result)
+
+        self._is_busy = True
+        self._workers.submit(lambda: save_digests(self._disk, self._root, kept), done)
