@@ -3,7 +3,7 @@ BIN ?= .venv/bin/
 T   ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types arch tidy check test cov demo bench bench-java fuzz fuzz-native pure interop spark slow soak sim install docs screenshots site changelog lock build ci clean
+.PHONY: help setup fmt lint types arch tidy check test cov demo bench bench-java fuzz fuzz-native pure interop peers patterns spark slow soak sim install docs screenshots site changelog lock build ci clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,8 +63,15 @@ interop:  ## RocketMQ's own clients and servers against ours; ARGS="-k retry"
 spark:  ## Spark with kills, clusters and every page; ARGS="-k archive"
 	SPARK=full $(BIN)pytest tests/spark tests/docs $(ARGS)
 
+peers:  ## the servers that `make patterns` starts, from Debian's packages (needs root)
+	apt-get install -y --no-install-recommends mariadb-server postgresql redis-server
+
+patterns:  ## patterns in PostgreSQL, MariaDB and Redis, with processes killed at every step; ARGS="-k kills"
+	$(BIN)pip install -q --require-hashes --no-deps -r requirements/patterns.txt
+	PATTERNS=full $(BIN)pytest tests/patterns $(ARGS)
+
 slow:  ## what tests/slow.txt keeps out of `make test`: more kills, full disks, damage, benchmarks
-	SLOW=full $(BIN)pytest -n 4 tests $(foreach room,interop spark tidy docs golden,--ignore tests/$(room)) $(ARGS)
+	SLOW=full $(BIN)pytest -n 4 tests $(foreach room,interop patterns spark tidy docs golden,--ignore tests/$(room)) $(ARGS)
 
 install:  ## the wheel and each extra from it, in fresh environments; ARGS="-k client"
 	INSTALL=full $(BIN)pytest tests/install $(ARGS)
@@ -80,6 +87,7 @@ lock:  ## resolve again and export the hashed requirements
 	$(BIN)uv export -q --locked --no-emit-project --no-header --no-annotate --no-default-groups --group build --group demo -o requirements/demo.txt
 	$(BIN)uv export -q --locked --no-emit-project --no-header --no-annotate --no-default-groups --group test -o requirements/test.txt
 	$(BIN)uv export -q --locked --no-emit-project --no-header --no-annotate --only-group docs -o requirements/docs.txt
+	$(BIN)uv export -q --locked --no-emit-project --no-header --no-annotate --only-group patterns -o requirements/patterns.txt
 	$(BIN)uv export -q --locked --no-emit-project --no-header --no-annotate --only-group native -o requirements/native.txt
 
 docs:  ## write the reference pages that repeat what the code says

@@ -5,9 +5,9 @@ waits for a kill, a timer or a foreign peer leaves its processor to the others. 
 process, and so do all files of a folder that shares something dear: the one Spark session, the
 foreign peers.
 
-Tests marked ``full`` belong to the long lanes ``make interop`` (``INTEROP=full``) and
-``make spark`` (``SPARK=full``); ``slow.txt`` lists those of ``make slow`` (``SLOW=full``) and why
-each can wait.  A plain run leaves them out and says how many.
+Tests marked ``full`` belong to the long lanes ``make interop`` (``INTEROP=full``), ``make spark``
+(``SPARK=full``) and ``make patterns`` (``PATTERNS=full``); ``slow.txt`` lists those of
+``make slow`` (``SLOW=full``) and why each can wait.  A plain run leaves them out and says how many.
 """
 
 import gc
@@ -42,7 +42,9 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TESTS = Path(__file__).resolve().parent
-ONE_PROCESS = {"interop", "spark"}
+ONE_PROCESS = {"interop", "patterns", "spark"}
+LANES = {"install", "interop", "patterns", "spark"}
+"""Folders whose tests marked ``full`` have a lane of their own."""
 RERUN: dict[str, str] = {}
 """Test file or test: why it may run once more.  Only where a foreign process can lose a race that
 we do not own; the summary names each test that did (``RERUN``)."""
@@ -57,7 +59,7 @@ SLOW = [line for line in (TESTS / "slow.txt").read_text().splitlines() if line a
 
 def is_lane_on(folder: str) -> bool:
     """Whether the tests of this folder's long lane run."""
-    variable = folder.upper() if folder in {"install", "interop", "spark"} else "SLOW"
+    variable = folder.upper() if folder in LANES else "SLOW"
     return os.environ.get(variable) == "full"
 
 

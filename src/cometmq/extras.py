@@ -23,6 +23,7 @@ EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     "faststream": ("faststream",),
     "celery": ("celery", "kombu"),
     "avro": ("fastavro",),
+    "patterns": ("sqlalchemy",),
     "protobuf": ("google.protobuf",),
 }
 """Extra -> modules it brings; a module's first extra is the smallest that brings it."""

@@ -9,8 +9,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = {"demo.txt": ("build", "demo"), "test.txt": ("test",)}
-#: What makes the manual a site, or the core without a system compiler; without the package itself.
-TOOL_GROUPS = {"docs.txt": ("docs",), "native.txt": ("native",)}
+#: A site, a core without a system compiler, the databases of a lane; without the package itself.
+TOOL_GROUPS = {"docs.txt": ("docs",), "native.txt": ("native",), "patterns.txt": ("patterns",)}
 PUBLIC_HOSTS = {"pypi.org", "files.pythonhosted.org"}
 
 Pin = tuple[str, str]

@@ -1,0 +1,1 @@
+"""What the patterns share: the clock, SQL statements of several dialects, flows of two kinds."""
