@@ -1,4 +1,4 @@
-"""Gives hostile frames, keys and units to the extension module, at each of its entry points.
+"""Gives hostile frames, keys, units and records to the entry points of the extension module.
 
 Those of a client are in client.py.
 
@@ -75,11 +75,19 @@ class Fuzzer:
             *[self.run_encode] * 6,
             self.run_hash_keys,
             self.run_gather_records,
+            *[self.run_copy] * 2,
             self.client.run_messages,
             self.client.run_encode_request,
             self.client.run_answers,
         )
-        self.executions = self.encoded = self.gathered = 0
+        self.copier = self.core.CopyEncoder(
+            {"t": {number: self.queue(b"t") for number in range(8)}},
+            Queue,
+            bytes(8),
+            self.chance.random() < 0.8,
+            self.chance.random() < 0.2,
+        )
+        self.executions = self.encoded = self.gathered = self.copied = 0
 
     def tell(self, data: bytes) -> None:
         """Write an input down, and make memory scarce for some."""
@@ -105,6 +113,7 @@ class Fuzzer:
             (bytes(5), chance.choice(parts)),
             chance.choice(parts),
             chance.getrandbits(32),
+            bytes(chance.choice((0, 8, 144))),
             chance.random() < 0.8,
             chance.random() < 0.2,
         )
@@ -151,7 +160,7 @@ class Fuzzer:
         run = encoder.encode(data, position, wrote, limit, 1 << 40, ORIGIN, body_bytes_max)
         if run is None:
             return
-        end, records, answers, queues, keys, arrivals = run
+        end, answers, (records, queues, keys, arrivals) = run
         self.encoded += 1
         units = [queue[1] for queue in queues]
         sizes = [
@@ -233,6 +242,59 @@ class Fuzzer:
             assert record_count <= min(limits[0], examined) <= examined <= count
             assert len(body) >= 36 * record_count
 
+    def run_copy(self) -> None:
+        """Records of messages that wait, some of them spoilt."""
+        chance = self.chance
+        records = bytearray(b"".join(self.record() for _ in range(chance.choice((1, 2, 9, 70)))))
+        for _ in range(chance.choice((0, 0, 0, 1, 3))):
+            position = chance.randrange(len(records))
+            if chance.random() < 0.5:
+                records[position] = chance.randrange(256)
+            else:
+                token = chance.choice(TOKENS)
+                records[position : position + len(token)] = token
+        if chance.random() < 0.1:
+            del records[chance.randrange(len(records)) :]
+        self.tell(bytes(records))
+        position = chance.choice((0,) * 9 + (chance.randrange(len(records) + 2) - 1,))
+        wrote = chance.choice((0, 1, 1 << 31, (1 << 62) + 1, -1))
+        limit = wrote + chance.choice((1 << 30, 1 << 30, 1 << 30, 700, 0, -1))
+        end, count, last_offset, waiting_ms, (copies, queues, keys, _) = self.copier.encode(
+            bytes(records), position, wrote, limit, 1 << 40, chance.choice((1 << 40, 7, -1)),
+            chance.choice((1 << 22, 1 << 22, 10, 0, -1)),
+        )  # fmt: skip
+        self.copied += count
+        assert position <= end <= len(records)
+        assert sum(len(queue[1]) for queue in queues) == 20 * count
+        assert len(keys) in {0, count}
+        assert count <= len(copies) <= limit - wrote
+        assert waiting_ms == -1 or waiting_ms <= 1 << 40
+        assert isinstance(last_offset, int)
+
+    def record(self) -> bytes:
+        """A record for one of a few queues; now and then without one."""
+        chance = self.chance
+        names = [
+            b"REAL_TOPIC\x01" + chance.choice((b"t",) * 20 + (b"no dict", b"", b"x")),
+            b"REAL_QID\x01%d" % chance.choice((0, 1, 2, 3, 3, 7, 8)),
+            b"UNIQ_KEY\x01%d" % chance.randrange(99),
+            b"KEYS\x01" + chance.choice((b"", b"a b", b"  c ", b"a " * 40)),
+            b"TAGS\x01" + chance.choice((b"", b"A", b"\xc3\xa9")),
+        ]
+        names = chance.sample(names, chance.choice((5, 5, 5, 5, 4, 2)))
+        properties = b"".join(name + b"\x02" for name in names)
+        body = bytes(chance.choice((0, 1, 40)))
+        topic = chance.choice((b"SCHEDULE", b""))
+        is_long = chance.random() < 0.2
+        sizes = (struct.pack(">B", len(topic)), struct.pack(">H", len(topic)))[is_long]
+        tail = sizes + topic + struct.pack(">H", len(properties)) + properties
+        return struct.pack(
+            ">IIIiiqqIq8sq8siqI", 88 + len(body) + len(tail),
+            (0xDAA320A7, 0xDAA320AB)[is_long], 0, 0, 0, chance.getrandbits(40), 0,
+            chance.choice((0,) * 20 + (4, 8, 16, 32)), 0, bytes(8),
+            chance.choice((5, 7, 7, 8, 1 << 41)), bytes(8), 0, 0, len(body),
+        ) + body + tail  # fmt: skip
+
     def run(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -281,6 +343,7 @@ def main() -> None:
                 "answers_cut": fuzzer.client.cut,
                 "requests_encoded": fuzzer.client.encoded,
                 "answers_taken": fuzzer.client.taken,
+                "messages_copied": fuzzer.copied,
             }
         )
     )

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PURE_VARIABLE",
+    "CopyEncoder",
+    "EncodedRun",
     "SendEncoder",
     "cut_messages",
     "decode_record",
@@ -37,12 +39,11 @@ PURE_VARIABLE: Final = "COMETMQ_PURE"
 
 PendingKeys = tuple[str, int, int, tuple[str | None, str | None, str | None] | bytes]
 """Topic, physical offset, store time and index keys of a message, or the hashes of the keys."""
-EncodedSends = tuple[
-    int, bytes, bytes, list[tuple[Any, bytes, int, int]], list[PendingKeys],
-    list[tuple[str, int, int, int]],
-]  # fmt: skip
-"""End of the last frame; records; answers; queues with their units, next queue offset and first
-physical offset; index keys; arrivals at watched queues, with SYNC_FLUSH at all."""
+EncodedRun = tuple[
+    bytes, list[tuple[Any, bytes, int, int]], list[PendingKeys], list[tuple[str, int, int, int]]
+]
+"""Records; queues with their units, next queue offset and first physical offset; index keys;
+arrivals at watched queues, with SYNC_FLUSH at all."""
 
 
 class _GatherRecords(Protocol):
@@ -115,7 +116,7 @@ class _TakeSendAnswers(Protocol):
 
 
 class _SendEncoder(Protocol):
-    """Encodes plain sends and batches; c/sends.c."""
+    """Encodes plain and delayed sends, and batches; c/sends.c."""
 
     def encode(
         self,
@@ -127,8 +128,11 @@ class _SendEncoder(Protocol):
         origin: bytes,
         body_bytes_max: int,
         /,
-    ) -> EncodedSends | None:
-        """Encode the sends of ``data`` from ``position`` on; None where the first is not plain."""
+    ) -> tuple[int, bytes, EncodedRun] | None:
+        """Encode the sends of ``data`` from ``position`` on; None where the first is not plain.
+
+        Returns the end of the last frame, the answers and the run.
+        """
 
 
 class _SendEncoderType(Protocol):
@@ -143,12 +147,46 @@ class _SendEncoderType(Protocol):
         binary_answer: tuple[bytes, bytes],
         id_start: bytes,
         sys_flag_mask: int,
+        delays_ms: bytes,
         is_indexed: bool,
         is_sync: bool,
     ) -> _SendEncoder: ...
 
 
+class _CopyEncoder(Protocol):
+    """Encodes deliveries of messages that waited; c/copies.c."""
+
+    def encode(
+        self,
+        records: bytes | memoryview,
+        position: int,
+        wrote: int,
+        limit: int,
+        store_ms: int,
+        stored_until_ms: int,
+        body_bytes_max: int,
+        /,
+    ) -> tuple[int, int, int, int, EncodedRun]:
+        """Copy records into the queues that they name, as far as they are due and plain.
+
+        Returns the end of the last one, their number, the queue offset of the last one, the store
+        time of the next one if it is not due, else -1, and the run.
+        """
+
+
+class _CopyEncoderType(Protocol):
+    def __call__(
+        self,
+        topics: Mapping[str, Mapping[int, object]],
+        queue_type: type,
+        store_host: bytes,
+        is_indexed: bool,
+        is_sync: bool,
+    ) -> _CopyEncoder: ...
+
+
 SendEncoder: _SendEncoderType | None = None
+CopyEncoder: _CopyEncoderType | None = None
 hash_keys: Callable[[list[PendingKeys]], tuple[bytes, bytes, bytes]] | None = None
 gather_records: _GatherRecords | None = None
 cut_messages: _CutMessages | None = None
@@ -162,8 +200,9 @@ if os.environ.get(PURE_VARIABLE) == "1":
 else:
     try:
         _core = import_module("cometmq.native._core")
-        SendEncoder, hash_keys, gather_records, cut_messages, decode_record, record_body = (
-            _core.SendEncoder, _core.hash_keys, _core.gather_records,
+        SendEncoder, CopyEncoder = _core.SendEncoder, _core.CopyEncoder
+        hash_keys, gather_records, cut_messages, decode_record, record_body = (
+            _core.hash_keys, _core.gather_records,
             _core.cut_messages, _core.decode_record, _core.record_body,
         )  # fmt: skip
         encode_send_request, take_send_answers = _core.encode_send_request, _core.take_send_answers

@@ -171,6 +171,8 @@ class MessageStore:
         """Return the room for simple records; see `Appender.room`."""
         self.append_encoded = self._appender.append_encoded
         """Append records of the native core; see `Appender.append_encoded`."""
+        self.append_copies = self._appender.append_copies
+        """Append copies of messages that waited; see `Appender.append_copies`."""
         self.queues_by_topic = self._queues.topics
         """The queues in memory, by topic and queue id."""
         self.queue_type = ConsumeQueue

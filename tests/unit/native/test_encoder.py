@@ -30,7 +30,7 @@ def encoder(queue: Queue, part: bytes = b"") -> Any:
     assert native.SendEncoder is not None
     return native.SendEncoder(
         {"t": 4}, set(), {"t": {0: queue}}, Queue, part, (part, part, part), (bytes(5), part), part,
-        0xFFFFFFFF, True, False,
+        0xFFFFFFFF, bytes(8), True, False,
     )  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def encode(send_encoder: Any, data: bytes) -> Any:
 def test_empty_parts() -> None:
     """A broker that adds no property, no id and no constant text is served all the same."""
     data = frames(4)
-    end, records, answers, _, keys, arrivals = encode(encoder(Queue()), data)
+    end, answers, (records, _, keys, arrivals) = encode(encoder(Queue()), data)
     assert end == len(data)
     assert (len(keys), len(arrivals)) == (4, 4)
     assert records.count(b"body") == 4

@@ -1,4 +1,4 @@
-"""Plain sends and batches through the native core: frames in, answers out.
+"""Plain and delayed sends and batches through the native core: frames in, answers out.
 
 The core (`cometmq.native`) encodes the plain sends at the beginning of what a read of a socket
 brought, and the store appends them.  At the first other frame it stops, and `SendProcessor` serves
@@ -10,11 +10,13 @@ a send that does not wait for the flush.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from array import array
+from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
 from cometmq import native
 from cometmq.broker.base.state import BrokerState
+from cometmq.broker.send.kinds import SendKind
 from cometmq.errors import ResponseCode
 from cometmq.net.server import Front, ServerConnection
 from cometmq.store.message_store import MessageStore
@@ -46,6 +48,7 @@ def native_front(
     moving_topics: Container[str],
     suffix: bytes,
     sys_flag_mask: int,
+    kinds: Sequence[SendKind],
 ) -> Front | None:
     """Return what serves plain sends by the native core; None where it is not there.
 
@@ -55,6 +58,7 @@ def native_front(
         moving_topics: topics whose message groups move between brokers.
         suffix: the properties that the broker adds.
         sys_flag_mask: the bits of a sysFlag that a client may set.
+        kinds: those that take note of what the core puts into their topics.
     """
     config, store = state.config, state.store
     if native.SendEncoder is None:
@@ -71,10 +75,12 @@ def native_front(
         answers.binary_parts(),
         state.message_id_prefix.encode(),
         sys_flag_mask & 0xFFFFFFFF,
+        array("q", state.delay.delays_ms).tobytes(),
         store.config.is_index_enabled,
         is_sync,
     ).encode
     room, append = store.room, store.append_encoded
+    waiting = {kind.native_topic: kind for kind in kinds if kind.native_topic}
 
     def serve(data: bytes, connection: ServerConnection, now_ms: int) -> tuple[int, bytes]:
         if not _may_be_send(data):
@@ -91,10 +97,14 @@ def native_front(
             run = encode(data, end, position, limit, now_ms, origin, body_bytes_max)
             if run is None:
                 break
-            end, records, run_answers, queues, keys, arrivals = run
-            append(records, queues, keys, arrivals, now_ms)
+            end, run_answers, encoded = run
+            append(encoded, now_ms)
+            for queue, _, following, _ in encoded[1]:
+                kind = waiting.get(queue.topic)
+                if kind is not None:
+                    kind.encoded(queue.queue_id, following, now_ms)
             if is_sync and run_answers:
-                _answer_durable(store, position + len(records), run_answers, connection)
+                _answer_durable(store, position + len(encoded[0]), run_answers, connection)
             else:
                 answers.append(run_answers)
         return end, b"".join(answers)

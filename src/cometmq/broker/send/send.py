@@ -124,6 +124,7 @@ class SendProcessor:
         """`kinds` are those that properties ask for, in the order of their checks."""
         config = state.config
         self._state = state
+        self._kinds = kinds
         self._checks = SendChecks(state, kinds)
         self._answers = SendAnswers(state)
         self._batches = batches
@@ -147,6 +148,7 @@ class SendProcessor:
             self._group_homes.topics,
             self._suffix,
             _CLIENT_SYS_FLAGS,
+            self._kinds,
         )
 
     def forget_topics(self) -> None:

@@ -148,6 +148,17 @@ static inline void store_u64(uint8_t *at, uint64_t value) {
     store_u32(at + 4, (uint32_t)value);
 }
 
+/* Write bytes and return where the next ones go. */
+static inline uint8_t *put_bytes(uint8_t *at, const void *bytes, size_t size) {
+    if (size != 0)
+        memcpy(at, bytes, size);
+    return at + size;
+}
+
+static inline uint8_t *put_span(uint8_t *at, Span span) {
+    return put_bytes(at, span.start, span.size);
+}
+
 static inline bool is_equal(Span span, const void *bytes, size_t size) {
     return span.size == size && memcmp(span.start, bytes, size) == 0;
 }

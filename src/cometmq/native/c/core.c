@@ -15,7 +15,9 @@ static int add_type(PyObject *module, PyType_Spec *spec) {
 
 static int execute(PyObject *module) {
     crc32_prepare();
-    return add_type(module, &send_encoder_spec);
+    if (add_type(module, &send_encoder_spec) < 0)
+        return -1;
+    return add_type(module, &copy_encoder_spec);
 }
 
 PyDoc_STRVAR(hash_keys_doc,

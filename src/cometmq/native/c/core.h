@@ -9,6 +9,11 @@
 #include "bytes.h"
 
 extern PyType_Spec send_encoder_spec;
+extern PyType_Spec copy_encoder_spec;
+
+static inline PyObject *buffer_bytes(const Buffer *buffer) {
+    return PyBytes_FromStringAndSize((const char *)buffer->bytes, (Py_ssize_t)buffer->size);
+}
 
 /* hash_keys(batch) -> (hashes, physical offsets, store times): index_keys.c. */
 PyObject *hash_keys(PyObject *module, PyObject *batch);

@@ -128,10 +128,6 @@ static bool add_batch(Entries *entries, PyObject *batch, PyObject **owner) {
     return true;
 }
 
-static PyObject *bytes_of(const Buffer *buffer) {
-    return PyBytes_FromStringAndSize((const char *)buffer->bytes, (Py_ssize_t)buffer->size);
-}
-
 PyObject *hash_keys(PyObject *module, PyObject *batch) {
     (void)module;
     if (!PyList_Check(batch)) {
@@ -141,8 +137,8 @@ PyObject *hash_keys(PyObject *module, PyObject *batch) {
     Entries entries = {0};
     PyObject *result = NULL, *owner = NULL;
     if (add_batch(&entries, batch, &owner))
-        result = Py_BuildValue("(NNN)", bytes_of(&entries.hashes), bytes_of(&entries.offsets),
-                               bytes_of(&entries.times));
+        result = Py_BuildValue("(NNN)", buffer_bytes(&entries.hashes), buffer_bytes(&entries.offsets),
+                               buffer_bytes(&entries.times));
     Py_XDECREF(owner);
     buffer_free(&entries.hashes);
     buffer_free(&entries.offsets);

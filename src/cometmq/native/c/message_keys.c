@@ -22,7 +22,7 @@ static bool read_value(Cursor name, size_t name_bytes, Span text, Span *value) {
 
 bool read_message_keys(Span text, MessageKeys *keys) {
     /* Where each name is last; empty: nowhere. */
-    Cursor uniq_key = {0}, names = {0}, tags = {0};
+    Cursor uniq_key = {0}, names = {0}, tags = {0}, delay = {0};
     *keys = (MessageKeys){0};
     for (Cursor cursor = cursor_of(text); bytes_left(&cursor) != 0; take_byte(&cursor)) {
         switch (peek_byte(&cursor)) {
@@ -34,6 +34,9 @@ bool read_message_keys(Span text, MessageKeys *keys) {
             if (BEGINS_WITH("KEYS\x01"))
                 names = cursor;
             break;
+        case 'R':
+            keys->has_real |= BEGINS_WITH("REAL_");
+            break;
         case 'T':
             if (BEGINS_WITH("TAGS\x01"))
                 tags = cursor;
@@ -41,8 +44,12 @@ bool read_message_keys(Span text, MessageKeys *keys) {
                 return false;
             break;
         case 'D':
-            if (BEGINS_WITH("DELAY"))
+            if (BEGINS_WITH("DELAY\x01") && !keys->is_marked) {
+                keys->is_marked = true;
+                delay = cursor;
+            } else if (BEGINS_WITH("DELAY")) {
                 return false;
+            }
             break;
         case 'P':
             if (BEGINS_WITH("POP_CK"))
@@ -57,5 +64,6 @@ bool read_message_keys(Span text, MessageKeys *keys) {
         }
     }
     return read_value(uniq_key, 9, text, &keys->uniq_key) &&
-           read_value(names, 5, text, &keys->keys) && read_value(tags, 5, text, &keys->tags);
+           read_value(names, 5, text, &keys->keys) && read_value(tags, 5, text, &keys->tags) &&
+           read_value(delay, 6, text, &keys->delay);
 }

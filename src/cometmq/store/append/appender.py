@@ -20,24 +20,26 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
+from cometmq import native
 from cometmq.codec.batch import decode_batch
 from cometmq.codec.consume_queue import CQ_UNIT
 from cometmq.codec.stored_message import HEAD_WITH_ORIGIN_V4
 from cometmq.errors import DiskFull, MessageIllegal, StoreClosed, StoreError
 from cometmq.store.append.packed_batch import encode_packed, pack_units
 from cometmq.store.append.record_encoder import LENGTHS, LENGTHS_COUNT, RecordEncoder
-from cometmq.store.base.results import BatchItem, PutItem, PutResult
+from cometmq.store.base.results import BatchItem, Copied, PutItem, PutResult
+from cometmq.store.queue.consume_queue import ConsumeQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
+    from cometmq.native import EncodedRun
     from cometmq.store.base.config import StoreConfig
     from cometmq.store.base.results import IndexKeys
-    from cometmq.store.index.keys import PendingKeys
     from cometmq.store.index.service import IndexService
     from cometmq.store.log.commit_log import CommitLog
     from cometmq.store.log.flush import Flusher
-    from cometmq.store.queue.consume_queue import ConsumeQueue, ConsumeQueues
+    from cometmq.store.queue.consume_queue import ConsumeQueues
     from cometmq.store.queue.writer import QueueWriter
     from cometmq.store.retention.retention import Retention
 
@@ -91,6 +93,11 @@ class Appender:
         self._encoder = RecordEncoder(config)
         self._is_indexed = config.is_index_enabled
         self._is_sync = config.is_sync_flush
+        self._copies = None
+        if native.CopyEncoder is not None and self._encoder.is_simple(_NO_HOST):
+            self._copies = native.CopyEncoder(
+                queues.topics, ConsumeQueue, config.store_host, self._is_indexed, self._is_sync
+            )
         self._body_max = config.message_bytes_max
         self._size_max = config.message_bytes_max + _HEAD_BYTES_MAX
         self._refusal: StoreError | None = StoreClosed(
@@ -227,19 +234,9 @@ class Appender:
             return None
         return log.wrote, log.limit, origin
 
-    def append_encoded(
-        self,
-        records: bytes,
-        queues: Sequence[tuple[ConsumeQueue, bytes, int, int]],
-        keys: Sequence[PendingKeys],
-        arrivals: Sequence[tuple[str, int, int, int]],
-        store_ms: int,
-    ) -> None:
-        """Append simple records that the native core has encoded for the room that `room` gave.
-
-        `queues` has each queue with its units, its next queue offset, and the physical offset of
-        its first record.  `arrivals` has the arrivals at watched queues, with SYNC_FLUSH at all.
-        """
+    def append_encoded(self, run: EncodedRun, store_ms: int) -> None:
+        """Append simple records that the native core has encoded for the room that `room` gave."""
+        records, queues, keys, arrivals = run
         for queue, units, _, _ in queues:
             queue.tail += units
         end = self._write(self._log.wrote, records)
@@ -258,6 +255,27 @@ class Appender:
             self._flusher.request()
         else:
             self._announce(arrivals)
+
+    def append_copies(self, records: bytes, stored_until_ms: int, store_ms: int) -> Copied:
+        """Append copies of records to the queues that their REAL_TOPIC and REAL_QID name.
+
+        Only the native core does it, for records that are simple, up to the first one that was
+        stored after `stored_until_ms`.
+        """
+        copies, total = self._copies, Copied(0, 0, -1, -1)
+        while copies is not None and total.end < len(records) and total.waiting_ms < 0:
+            room = self.room(_NO_HOST, store_ms)
+            if room is None:
+                break
+            wrote, limit, _ = room
+            end, count, last_offset, waiting_ms, run = copies.encode(
+                records, total.end, wrote, limit, store_ms, stored_until_ms, self._body_max
+            )
+            if not count:
+                return total._replace(waiting_ms=waiting_ms)
+            self.append_encoded(run, store_ms)
+            total = Copied(end, total.copy_count + count, last_offset, waiting_ms)
+        return total
 
     def _append_generally(
         self, queue: ConsumeQueue, item: PutItem, born_host: bytes, store_ms: int

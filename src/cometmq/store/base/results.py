@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BatchItem",
     "ColdRead",
+    "Copied",
     "GetResult",
     "GetStatus",
     "IndexKeys",
@@ -70,6 +71,18 @@ class PutResult(msgspec.Struct, gc=False, frozen=True):
     """Physical offset behind the last byte: the argument of `when_durable`."""
     physical_offsets: tuple[int, ...] = ()
     """Of every message of a batch; empty for a single one."""
+
+
+class Copied(NamedTuple):
+    """What `MessageStore.append_copies` did."""
+
+    end: int
+    """Where the last copied record ends, in the bytes that were given."""
+    copy_count: int
+    last_queue_offset: int
+    """Queue offset of the last copied record, -1 for none."""
+    waiting_ms: int
+    """Store time of the next record, if it was stored too late to be copied; else -1."""
 
 
 class GetStatus(IntEnum):

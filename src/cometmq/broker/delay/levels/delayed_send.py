@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from cometmq.broker.base.state import BrokerState, Refusal
 from cometmq.broker.delay.levels.schedule import ScheduleService
-from cometmq.broker.delay.levels.unread import UnreadRun
 from cometmq.broker.send.kinds import Destination, Prepared, Send, SendKind, Shape, real_entries
 from cometmq.errors import ResponseCode
 from cometmq.model import properties as prop
 from cometmq.model.names import SCHEDULE_TOPIC
-from cometmq.store.base.results import PutItem, PutResult
+from cometmq.store.base.results import PutResult
 from cometmq.wire.header.headers import SendMessageHeader
 
 __all__ = ["DelayedKind"]
@@ -21,6 +20,7 @@ class DelayedKind(SendKind):
     """Delayed messages of one broker; a shape's detail is the level."""
 
     mark = f"{prop.DELAY}\x01"
+    native_topic = SCHEDULE_TOPIC
     dropped = (prop.TIMER_DELAY_SEC, prop.TIMER_DELAY_MS, prop.TIMER_DELIVER_MS)
 
     def __init__(self, state: BrokerState, schedule: ScheduleService) -> None:
@@ -81,26 +81,14 @@ class DelayedKind(SendKind):
     def stored(
         self, sends: Sequence[Send], results: Sequence[PutResult], born_host: bytes, now_ms: int
     ) -> None:
-        """Hand messages to the schedule, as they are delivered when due."""
-        runs: dict[int, UnreadRun] = {}
-        for send, result in zip(sends, results, strict=False):
-            level: int = send.shape.detail
-            run = runs.get(level)
-            if run is None:
-                run = runs[level] = UnreadRun(result.queue_offset, now_ms, born_host, [])
-            run.items.append(
-                PutItem(
-                    send.real_topic,
-                    send.real_queue_id,
-                    send.body,
-                    send.properties,
-                    send.flag,
-                    send.sys_flag,
-                    send.born_ms,
-                    send.shape.tags_code,
-                    send.index_keys,
-                    send.reconsume_times,
-                )
-            )
-        for level, run in runs.items():
-            self._schedule.added_run(level, run, now_ms)
+        """Tell the schedule of messages."""
+        last = {
+            send.shape.detail: result.queue_offset
+            for send, result in zip(sends, results, strict=False)
+        }
+        for level, queue_offset in last.items():
+            self._schedule.added(level, queue_offset, now_ms)
+
+    def encoded(self, queue_id: int, following: int, now_ms: int) -> None:
+        """Tell the schedule of messages."""
+        self._schedule.added(queue_id + 1, following - 1, now_ms)

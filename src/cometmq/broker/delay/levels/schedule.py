@@ -1,7 +1,6 @@
 """Delayed delivery: moves messages from SCHEDULE_TOPIC_XXXX to their topics when they are due.
 
 Each delay level has one position in its queue, which advances when the head of the queue is due.
-Messages that were stored a short while ago are still in memory and are not read (`unread`).
 
 All messages of a level wait equally long, so its queue is in order of delivery.  Only the head
 matters, and one timer for the earliest head serves all levels.  A turn delivers at most
@@ -26,7 +25,6 @@ from itertools import islice
 from typing import Final
 
 from cometmq.broker.base.state import BrokerState
-from cometmq.broker.delay.levels.unread import UnreadMessages, UnreadRun
 from cometmq.broker.send.shapes import Keys, remember_shapes
 from cometmq.codec.java_hash import tags_code
 from cometmq.codec.properties import find_property
@@ -91,7 +89,6 @@ class ScheduleService:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._is_stopped = False
-        self._unread = UnreadMessages(state.delay.delay_ms)
         self._parse_target = remember_shapes(_parse_target)
         self._updates = 0
         self.version = version or DataVersion()
@@ -141,17 +138,12 @@ class ScheduleService:
             self._timer = None
 
     def added(self, level: int, queue_offset: int, now_ms: int) -> None:
-        """Note that a message was put into a level's queue."""
+        """Note that messages were put into a level's queue, the last one at a queue offset."""
         cursor = self._levels[level]
         cursor.expected_end = queue_offset + 1
         if cursor.due_ms is None and not cursor.is_reading:
             cursor.due_ms = now_ms + self._state.delay.delay_ms(level)
             self._arm(now_ms)
-
-    def added_run(self, level: int, run: UnreadRun, now_ms: int) -> None:
-        """Note messages that were put into a level's queue, as they are delivered when due."""
-        self._unread.add(level, run)
-        self.added(level, run.first_offset + len(run.items) - 1, now_ms)
 
     def next_offsets(self) -> dict[int, int]:
         """Map every level to the queue offset of the next message it delivers."""
@@ -189,46 +181,12 @@ class ScheduleService:
             if cursor.due_ms is not None and cursor.due_ms <= now_ms:
                 cursor.due_ms = None
                 try:
-                    if not self._deliver_unread(cursor, now_ms):
-                        self._read(cursor, now_ms)
+                    self._read(cursor, now_ms)
                 except Exception:
                     # One level's fault must not stop the others, nor its own next try.
                     log.exception("delay level %d failed", cursor.level)
                     cursor.due_ms = now_ms + FAULT_RETRY_MS
         self._arm(now_ms)
-
-    def _deliver_unread(self, cursor: _Level, now_ms: int) -> bool:
-        """Deliver due messages that are in memory; False when the head has to be read."""
-        store, delay, level = self._state.store, self._state.delay, cursor.level
-        visible = store.max_queue_offset(SCHEDULE_TOPIC, cursor.queue_id)
-        room = BATCH_COUNT
-        while room > 0:
-            run = self._unread.at(level, cursor.next_offset)
-            if run is None:
-                break
-            due_ms = delay.deliver_time_ms(level, run.store_ms)
-            wait_ms = delay.due_in_ms(level, due_ms, now_ms)
-            if cursor.next_offset >= visible:
-                # With SYNC_FLUSH: the message is put, and not durable yet.
-                wait_ms = max(wait_ms, LATE_MS)
-            if wait_ms > 0:
-                cursor.due_ms = now_ms + wait_ms
-                return True
-            first = cursor.next_offset - run.first_offset
-            share = max(1, len(run.items) * BATCH_BYTES // run.byte_count)
-            items = run.items[first : first + min(room, share, visible - cursor.next_offset)]
-            try:
-                count = len(store.append(items, born_host=run.born_host, store_ms=now_ms))
-            except StoreError:
-                # The caller reads the head: that logs the reason and decides about skipping.
-                return False
-            self._advance(cursor, cursor.next_offset + count, now_ms, count)
-            room -= count if count < share else room
-        if room == BATCH_COUNT:
-            return False
-        if cursor.next_offset < cursor.expected_end:
-            cursor.due_ms = now_ms
-        return True
 
     def _read(self, cursor: _Level, now_ms: int, *, allow_cold: bool = False) -> None:
         """Read the head of a level and deliver what is due."""
@@ -271,7 +229,15 @@ class ScheduleService:
             cursor.due_ms = now_ms + LATE_MS
 
     def _deliver_due(self, cursor: _Level, data: bytes, read_to: int, now_ms: int) -> None:
-        delay = self._state.delay
+        delay, level = self._state.delay, cursor.level
+        copied = self._state.store.append_copies(data, now_ms - delay.delay_ms(level), now_ms)
+        if copied.copy_count:
+            self._advance(cursor, copied.last_queue_offset + 1, now_ms, copied.copy_count)
+            data = data[copied.end :]
+        if copied.waiting_ms >= 0:
+            due_ms = delay.deliver_time_ms(level, copied.waiting_ms)
+            cursor.due_ms = now_ms + delay.due_in_ms(level, due_ms, now_ms)
+            return
         due: list[StoredMessage] = []
         wait_ms = 0
         for message in self._decode(cursor, data, read_to):

@@ -1,4 +1,4 @@
-"""Delayed messages kept until they are due: which ones, how many, and delivered without a read."""
+"""Deliveries of delayed messages: by the native core where they are plain, else by Python."""
 
 from __future__ import annotations
 
@@ -11,25 +11,14 @@ from tests.unit.broker.harness import Client, eventually
 from tests.unit.broker.send.test_send_run import exchange, store_of, told
 from tests.unit.broker.transacting import stored
 
+from cometmq import native
 from cometmq.broker import Broker
-from cometmq.broker.delay.levels.schedule import ScheduleService
-from cometmq.broker.delay.levels.unread import (
-    UNREAD_BYTES_MAX,
-    UNREAD_DELAY_MS_MAX,
-    UnreadMessages,
-    UnreadRun,
-)
 from cometmq.codec.stored_message import StoredMessage, decode_messages
 from cometmq.model.names import SCHEDULE_TOPIC
-from cometmq.store.base.results import GetResult, PutItem
+from cometmq.store.append.appender import Appender
+from cometmq.store.base.results import Copied, GetResult
 
-DELAYS_MS = {1: 1_000, 2: 60_000, 3: 60_001, 4: 10_000}
 FILE_BYTES = 1 << 17
-
-
-def run_of(first_offset: int, count: int, body_bytes: int = 100) -> UnreadRun:
-    item = PutItem("t", 0, bytes(body_bytes), b"", 0, 0, 0, 0, ("K", None, None))
-    return UnreadRun(first_offset, 0, bytes(8), [item] * count)
 
 
 def all_of(broker: Broker, topic: str, queue_id: int) -> list[StoredMessage]:
@@ -43,57 +32,25 @@ def all_of(broker: Broker, topic: str, queue_id: int) -> list[StoredMessage]:
     return found
 
 
-def test_a_run_is_there_until_its_last_message_is_passed() -> None:
-    """What comes before it has to be read, and so has what comes behind a gap."""
-    kept = UnreadMessages(DELAYS_MS.__getitem__)
-    first, second = run_of(5, 3), run_of(20, 1)
-    kept.add(1, first)
-    kept.add(1, second)
-    assert kept.at(1, 4) is None
-    assert [kept.at(1, place) for place in (5, 6, 7)] == [first] * 3
-    assert kept.at(1, 8) is None
-    assert kept.at(1, 20) is second
-    assert kept.at(1, 21) is None
-    assert kept.at(2, 5) is None
-
-
-def test_what_is_kept_is_bounded_and_what_is_due_last_goes_first() -> None:
-    """The newest of the level with the longest delay; levels that wait too long keep nothing."""
-    kept = UnreadMessages(DELAYS_MS.__getitem__)
-    assert DELAYS_MS[3] > UNREAD_DELAY_MS_MAX
-    kept.add(3, run_of(0, 1))
-    assert kept.at(3, 0) is None
-    third = UNREAD_BYTES_MAX // 3
-    for level, place in ((2, 0), (4, 0), (2, 1), (1, 0), (4, 1)):
-        kept.add(level, run_of(place, 1, third - 1000))
-    assert [kept.at(2, 0), kept.at(2, 1)] == [None, None]
-    assert kept.at(4, 0) is not None
-    assert kept.at(1, 0) is not None
-    kept.at(4, 1)
-    kept.add(1, run_of(1, 1, third - 1000))
-    assert kept.at(1, 1) is not None
-
-
-def test_what_was_just_sent_is_delivered_without_being_read(
+def test_copies_keep_their_properties_and_come_late_enough(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first one of all as well, whose queue is new."""
-    read: list[int] = []
-    read_head = ScheduleService._read
+    """The first ones are delivered by Python, which makes their queue, the others by the core."""
+    copied: list[int] = []
+    append_copies = Appender.append_copies
 
-    def note(self: ScheduleService, cursor: Any, now_ms: int, **how: bool) -> None:
-        read.append(now_ms)
-        read_head(self, cursor, now_ms, **how)
+    def note(self: Appender, *arguments: Any) -> Copied:
+        copies = append_copies(self, *arguments)
+        copied.append(copies.copy_count)
+        return copies
 
     async def story(broker: Broker, client: Client) -> None:
-        monkeypatch.setattr(ScheduleService, "_read", note)
         await exchange(broker, delayed(1) + delayed(2), 2)
         await eventually(lambda: len(stored(broker, "t", 2)) == 3)
-        assert not read
         frames = b"".join(delayed(number) for number in range(10, 310))
         await exchange(broker, frames, 300)
         await eventually(lambda: store_of(broker).max_queue_offset("t", 2) == 303)
-        assert not read
+        assert sum(copied) >= (300 if native.CopyEncoder is not None else 0)
         waiting, delivered = all_of(broker, SCHEDULE_TOPIC, 0)[2:], all_of(broker, "t", 2)[3:]
         assert [one.raw_properties for one in delivered] == [one.raw_properties for one in waiting]
         assert all(
@@ -101,11 +58,12 @@ def test_what_was_just_sent_is_delivered_without_being_read(
             for early, late in zip(waiting, delivered, strict=True)
         )
 
+    monkeypatch.setattr(Appender, "append_copies", note)
     told(tmp_path, story)
 
 
 def test_deliveries_go_on_where_a_log_file_ends(tmp_path: Path) -> None:
-    """Once each and in order, though what does not fit a file is read and put alone."""
+    """Once each and in order, though what does not fit a file is put by Python."""
     files, runs, width = 3, 20, 20
 
     async def story(broker: Broker, client: Client) -> None:

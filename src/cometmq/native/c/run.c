@@ -1,0 +1,312 @@
+#include "run.h"
+
+#include "hash.h"
+
+enum { UNIT_BYTES = 20 };
+
+/* A message of a run. */
+typedef struct {
+    int64_t position;
+    int64_t tags_code;
+    uint32_t size;
+    uint32_t queue_number;
+} StoredMessage;
+
+/* -- the store -------------------------------------------------------------------------------- */
+
+bool store_open(Store *store, PyObject *topics, PyObject *queue_type) {
+    store->topics = Py_NewRef(topics);
+    store->queue_type = Py_NewRef(queue_type);
+    store->max_name = PyUnicode_InternFromString("max");
+    store->magic_name = PyUnicode_InternFromString("magic");
+    store->topic_part_name = PyUnicode_InternFromString("topic_part");
+    store->is_watched_name = PyUnicode_InternFromString("is_watched");
+    return store->max_name != NULL && store->magic_name != NULL &&
+           store->topic_part_name != NULL && store->is_watched_name != NULL;
+}
+
+int store_traverse(Store *store, visitproc visit, void *arg) {
+    Py_VISIT(store->topics);
+    Py_VISIT(store->queue_type);
+    return 0;
+}
+
+void store_clear(Store *store) {
+    Py_CLEAR(store->topics);
+    Py_CLEAR(store->queue_type);
+}
+
+void store_free(Store *store) {
+    store_clear(store);
+    Py_CLEAR(store->max_name);
+    Py_CLEAR(store->magic_name);
+    Py_CLEAR(store->topic_part_name);
+    Py_CLEAR(store->is_watched_name);
+    buffer_free(&store->records);
+    buffer_free(&store->stored);
+}
+
+/* -- queues of a run -------------------------------------------------------------------------- */
+
+static int64_t int_attribute(PyObject *object, PyObject *name) {
+    PyObject *value = PyObject_GetAttr(object, name);
+    if (value == NULL)
+        return -1;
+    int64_t number = PyLong_AsLongLong(value);
+    Py_DECREF(value);
+    return number;
+}
+
+/* Look a queue up; 1: it is there, 0: stop, -1: an exception. */
+static int open_queue(const Store *store, Span topic, int32_t queue_id, RunQueue *queue) {
+    queue->topic = PyUnicode_FromStringAndSize((const char *)topic.start, (Py_ssize_t)topic.size);
+    if (queue->topic == NULL)
+        return -1;
+    PyObject *queues = PyDict_GetItemWithError(store->topics, queue->topic);
+    if (queues == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    PyObject *number = PyLong_FromLong(queue_id);
+    if (number == NULL)
+        return -1;
+    queue->queue = PyDict_GetItemWithError(queues, number);
+    Py_DECREF(number);
+    if (queue->queue == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    Py_INCREF(queue->queue);
+    if ((PyObject *)Py_TYPE(queue->queue) != store->queue_type)
+        return 0;
+    queue->topic_part = PyObject_GetAttr(queue->queue, store->topic_part_name);
+    char *topic_part;
+    Py_ssize_t topic_part_bytes;
+    if (queue->topic_part == NULL ||
+        PyBytes_AsStringAndSize(queue->topic_part, &topic_part, &topic_part_bytes) < 0)
+        return -1;
+    queue->topic_part_bytes = (Span){(const uint8_t *)topic_part, (size_t)topic_part_bytes};
+    queue->magic = (uint32_t)int_attribute(queue->queue, store->magic_name);
+    queue->next_offset = int_attribute(queue->queue, store->max_name);
+    PyObject *is_watched = PyObject_GetAttr(queue->queue, store->is_watched_name);
+    if (is_watched == NULL)
+        return -1;
+    queue->is_watched = is_watched == Py_True;
+    Py_DECREF(is_watched);
+    queue->topic_bytes = topic;
+    queue->key_prefix = java_hash(0, topic) * 31 + '#';
+    queue->queue_id = queue_id;
+    return PyErr_Occurred() ? -1 : 1;
+}
+
+static void close_queue(RunQueue *queue) {
+    Py_CLEAR(queue->topic);
+    Py_CLEAR(queue->queue);
+    Py_CLEAR(queue->topic_part);
+}
+
+int find_queue(Run *run, Span topic, int32_t queue_id, RunQueue **found) {
+    for (size_t i = 0; i < run->queue_count; i++) {
+        RunQueue *queue = &run->queues[i];
+        if (queue->queue_id == queue_id && is_equal(queue->topic_bytes, topic.start, topic.size)) {
+            *found = queue;
+            return 1;
+        }
+    }
+    if (run->queue_count == QUEUES_MAX)
+        return 0;
+    RunQueue *queue = &run->queues[run->queue_count];
+    *queue = (RunQueue){0};
+    int is_open = open_queue(run->store, topic, queue_id, queue);
+    if (is_open != 1) {
+        close_queue(queue);
+        return is_open;
+    }
+    run->queue_count++;
+    *found = queue;
+    return 1;
+}
+
+/* -- records ---------------------------------------------------------------------------------- */
+
+/* Write the record of a message (docs/internals/store.md#record). */
+static void write_record(uint8_t *at, const Run *run, const RunQueue *queue,
+                         const Message *message) {
+    store_u32(at, message->size);
+    store_u32(at + 4, queue->magic);
+    store_u32(at + 8, crc32_of(message->body) & 0x7FFFFFFF);
+    store_u32(at + 12, (uint32_t)queue->queue_id);
+    store_u32(at + 16, (uint32_t)message->flag);
+    store_u64(at + 20, (uint64_t)queue->next_offset);
+    store_u64(at + 28, (uint64_t)run->wrote);
+    store_u32(at + 36, message->sys_flag);
+    store_u64(at + 40, (uint64_t)message->born_ms);
+    put_span(at + 48, message->origin);
+    store_u32(at + 84, (uint32_t)message->body.size);
+    at = put_span(at + RECORD_HEAD_BYTES, message->body);
+    at = put_span(at, queue->topic_part_bytes);
+    store_u16(at, (uint16_t)(message->properties.size + message->added.size));
+    put_span(put_span(at + 2, message->properties), message->added);
+}
+
+/* -- index and arrivals ----------------------------------------------------------------------- */
+
+/* Append an object to a list and give it up; false with an exception. */
+static bool append_new(PyObject *list, PyObject *item) {
+    if (item == NULL)
+        return false;
+    int result = PyList_Append(list, item);
+    Py_DECREF(item);
+    return result == 0;
+}
+
+/* Put the hashes of a message's index entries into `hashes`, in Java's order; return their number,
+ * or -1 where there are more than fit. */
+static int hash_index_keys(const RunQueue *queue, const MessageKeys *keys, uint32_t *hashes) {
+    int count = 0;
+    if (keys->uniq_key.start != NULL)
+        hashes[count++] = index_hash(java_hash(queue->key_prefix, keys->uniq_key));
+    Cursor cursor = cursor_of(keys->keys);
+    for (Span word; read_word(&cursor, &word);) {
+        if (count == INDEX_KEYS_MAX - 1)
+            return -1;
+        hashes[count++] = index_hash(java_hash(queue->key_prefix, word));
+    }
+    if (keys->tags.start != NULL) {
+        uint32_t prefix = java_hash(queue->key_prefix, (Span){(const uint8_t *)"T#", 2});
+        hashes[count++] = index_hash(java_hash(prefix, keys->tags));
+    }
+    return count;
+}
+
+/* Note what the index needs of a message: topic, position, store time, hashes of its keys. */
+static bool note_index_keys(Run *run, const RunQueue *queue, const Message *message) {
+    PyObject *position = PyLong_FromLongLong(run->wrote);
+    PyObject *packed = PyBytes_FromStringAndSize(
+        (const char *)message->hashes, message->hash_count * (Py_ssize_t)sizeof *message->hashes);
+    PyObject *note = NULL;
+    if (position != NULL && packed != NULL)
+        note = PyTuple_Pack(4, queue->topic, position, run->store_ms, packed);
+    Py_XDECREF(position);
+    Py_XDECREF(packed);
+    return append_new(run->index_keys, note);
+}
+
+static bool note_arrival(Run *run, const RunQueue *queue, int64_t tags_code) {
+    PyObject *arrival = Py_BuildValue("(OiLL)", queue->topic, queue->queue_id,
+                                      (long long)queue->next_offset, (long long)tags_code);
+    return append_new(run->arrivals, arrival);
+}
+
+/* Note the arrival of messages that were just added to a queue, once for equal tags codes in a row.
+ * With SYNC_FLUSH messages become visible later, by the arrivals; so every queue has them. */
+static bool note_arrivals(Run *run, const RunQueue *queue, const Message *messages, size_t count) {
+    if (!queue->is_watched && !run->store->is_sync)
+        return true;
+    for (size_t i = 0; i < count; i++)
+        if ((i == 0 || messages[i].tags_code != messages[i - 1].tags_code) &&
+            !note_arrival(run, queue, messages[i].tags_code))
+            return false;
+    return true;
+}
+
+/* -- messages --------------------------------------------------------------------------------- */
+
+bool measure_message(const Run *run, const RunQueue *queue, const MessageKeys *keys,
+                     Message *message) {
+    size_t properties_bytes = message->properties.size + message->added.size;
+    if (message->body.size > (uint64_t)run->body_bytes_max ||
+        properties_bytes > PROPERTIES_BYTES_MAX)
+        return false;
+    message->size = (uint32_t)(RECORD_HEAD_BYTES + message->body.size +
+                               queue->topic_part_bytes.size + 2 + properties_bytes);
+    message->tags_code = keys->tags.start == NULL ? 0 : (int32_t)java_hash(0, keys->tags);
+    message->hash_count = hash_index_keys(queue, keys, message->hashes);
+    return message->hash_count >= 0;
+}
+
+bool has_room(const Run *run, const Message *messages, size_t count) {
+    int64_t left = run->limit - run->wrote;
+    for (size_t i = 0; i < count; i++)
+        if ((left -= messages[i].size) < 0)
+            return false;
+    return true;
+}
+
+static bool add_message(Run *run, RunQueue *queue, const Message *message) {
+    Store *store = run->store;
+    uint8_t *record = buffer_room(&store->records, message->size);
+    StoredMessage stored = {run->wrote, message->tags_code, message->size,
+                            (uint32_t)(queue - run->queues)};
+    if (record == NULL || !buffer_add(&store->stored, &stored, sizeof stored))
+        return PyErr_NoMemory(), false;
+    write_record(record, run, queue, message);
+    store->records.size += message->size;
+    if (store->is_indexed && !note_index_keys(run, queue, message))
+        return false;
+    if (queue->count++ == 0)
+        queue->first_position = run->wrote;
+    queue->next_offset++;
+    run->wrote += message->size;
+    return true;
+}
+
+bool add_messages(Run *run, RunQueue *queue, const Message *messages, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (!add_message(run, queue, &messages[i]))
+            return false;
+    return note_arrivals(run, queue, messages, count);
+}
+
+/* -- begin and end ---------------------------------------------------------------------------- */
+
+bool run_open(Run *run, Store *store, int64_t wrote, int64_t limit, PyObject *store_ms,
+              int64_t body_bytes_max) {
+    run->store = store;
+    run->wrote = wrote;
+    run->limit = limit;
+    run->store_ms = store_ms;
+    run->body_bytes_max = body_bytes_max;
+    store->records.size = store->stored.size = 0;
+    store->is_busy = true;
+    run->index_keys = PyList_New(0);
+    run->arrivals = PyList_New(0);
+    return run->index_keys != NULL && run->arrivals != NULL;
+}
+
+void run_close(Run *run) {
+    run->store->is_busy = false;
+    for (size_t i = 0; i < run->queue_count; i++)
+        close_queue(&run->queues[i]);
+    Py_CLEAR(run->index_keys);
+    Py_CLEAR(run->arrivals);
+}
+
+/* (queue, units, next queue offset, physical offset of the first record) */
+static PyObject *queue_result(const Run *run, size_t number) {
+    const RunQueue *queue = &run->queues[number];
+    PyObject *units = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(queue->count * UNIT_BYTES));
+    if (units == NULL)
+        return NULL;
+    uint8_t *at = (uint8_t *)PyBytes_AsString(units);
+    const Buffer *stored = &run->store->stored;
+    for (size_t i = 0; i < stored->size; i += sizeof(StoredMessage)) {
+        StoredMessage message;
+        memcpy(&message, stored->bytes + i, sizeof message);
+        if (message.queue_number != number)
+            continue;
+        store_u64(at, (uint64_t)message.position);
+        store_u32(at + 8, message.size);
+        store_u64(at + 12, (uint64_t)message.tags_code);
+        at += UNIT_BYTES;
+    }
+    return Py_BuildValue("(ONLL)", queue->queue, units, (long long)queue->next_offset,
+                         (long long)queue->first_position);
+}
+
+PyObject *run_result(const Run *run) {
+    PyObject *queues = PyList_New(0);
+    for (size_t i = 0; queues != NULL && i < run->queue_count; i++)
+        if (run->queues[i].count != 0 && !append_new(queues, queue_result(run, i)))
+            Py_CLEAR(queues);
+    if (queues == NULL)
+        return NULL;
+    return Py_BuildValue("(NNOO)", buffer_bytes(&run->store->records), queues, run->index_keys,
+                         run->arrivals);
+}

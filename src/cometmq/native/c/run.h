@@ -1,0 +1,113 @@
+/* A run: messages on their way into the log, the queues and the index of a store.
+ *
+ * Nothing here changes a store: what a run returns, `Appender.append_encoded` puts into it.  So a
+ * run has no effect before all of it is encoded.
+ */
+#ifndef COMETMQ_RUN_H
+#define COMETMQ_RUN_H
+
+#include "core.h"
+
+#include "message_keys.h"
+
+enum {
+    RECORD_HEAD_BYTES = 88,
+    ORIGIN_BYTES = 36,
+    PROPERTIES_BYTES_MAX = 32767,
+    /* More queues than this in one run end it. */
+    QUEUES_MAX = 64,
+    /* Index entries of one message. */
+    INDEX_KEYS_MAX = 32,
+};
+
+/* What the core knows of a store. */
+typedef struct {
+    /* The store's queues: topic, then queue id. */
+    PyObject *topics;
+    /* The class of a queue that is not held. */
+    PyObject *queue_type;
+    PyObject *max_name, *magic_name, *topic_part_name, *is_watched_name;
+    int is_indexed;
+    /* SYNC_FLUSH: messages become visible after their flush. */
+    int is_sync;
+    /* What a run needs for a moment, kept between runs. */
+    Buffer records, stored;
+    bool is_busy;
+} Store;
+
+/* A queue of a run. */
+typedef struct {
+    Span topic_bytes;
+    int32_t queue_id;
+    PyObject *topic;
+    PyObject *queue;
+    PyObject *topic_part;
+    Span topic_part_bytes;
+    uint32_t magic;
+    /* Hash of "topic#", with which the index hashes of its keys begin. */
+    uint32_t key_prefix;
+    bool is_watched;
+    /* Producers may send to it; the others are written by the broker only. */
+    bool takes_sends;
+    int64_t next_offset;
+    int64_t first_position;
+    size_t count;
+} RunQueue;
+
+/* A message that passed every check of the core, on its way into the records. */
+typedef struct {
+    Span body, properties;
+    /* Properties that the broker adds behind them. */
+    Span added;
+    /* Hosts, store time, try count, prepared offset: ORIGIN_BYTES. */
+    Span origin;
+    int32_t flag;
+    uint32_t sys_flag;
+    int64_t born_ms;
+    uint32_t size;
+    int64_t tags_code;
+    int hash_count;
+    uint32_t hashes[INDEX_KEYS_MAX];
+} Message;
+
+typedef struct {
+    Store *store;
+    int64_t wrote, limit, body_bytes_max;
+    PyObject *store_ms;
+    RunQueue queues[QUEUES_MAX];
+    size_t queue_count;
+    PyObject *index_keys;
+    PyObject *arrivals;
+} Run;
+
+/* Take over what a store has; false with an exception. */
+bool store_open(Store *store, PyObject *topics, PyObject *queue_type);
+int store_traverse(Store *store, visitproc visit, void *arg);
+void store_clear(Store *store);
+void store_free(Store *store);
+
+/* Begin a run at the physical offset `wrote`, in a log file that ends at `limit`; false with an
+ * exception.  `run_close` ends it, whatever happened. */
+bool run_open(Run *run, Store *store, int64_t wrote, int64_t limit, PyObject *store_ms,
+              int64_t body_bytes_max);
+void run_close(Run *run);
+
+/* Find a queue of the run, else of the store; 1: done, 0: stop, -1: an exception.  The bytes of the
+ * topic, which are ASCII, live as long as the run. */
+int find_queue(Run *run, Span topic, int32_t queue_id, RunQueue **found);
+
+/* Find out size, tags code and index hashes of a message; false where it is too long, or has more
+ * keys than fit. */
+bool measure_message(const Run *run, const RunQueue *queue, const MessageKeys *keys,
+                     Message *message);
+
+/* Whether the log file has room for messages. */
+bool has_room(const Run *run, const Message *messages, size_t count);
+
+/* Add messages to a queue, for which there is room; false with an exception. */
+bool add_messages(Run *run, RunQueue *queue, const Message *messages, size_t count);
+
+/* (records, queues, index keys, arrivals): queue, units, next queue offset, first position each. */
+PyObject *run_result(const Run *run);
+
+#endif
