@@ -91,8 +91,9 @@ def keys_text(topic: str, keys: object) -> str:
         MessageTypeError: a key is not a text.
         LocalProtocolError: a key contains the blank that separates keys.
     """
-    if type(keys) is str and not (" " in keys or "\x01" in keys or "\x02" in keys):
-        return keys
+    key = keys[0] if type(keys) is tuple and len(keys) == 1 else keys
+    if type(key) is str and not (" " in key or "\x01" in key or "\x02" in key):
+        return key
     if keys is None:
         return ""
     if isinstance(keys, str) or not isinstance(keys, (tuple, Iterable)):

@@ -14,18 +14,25 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from typing import Any, Final
 
+from cometmq import native
 from cometmq.errors import ConnectFailed, RequestTimeout
+from cometmq.net.channel import SendToken
 from cometmq.net.network import foreign_protocol, not_a_host, parse_address
 from cometmq.net.tls import TlsContext, wrap_socket
 from cometmq.wire.command.command import FLAG_RESPONSE, RemotingCommand
 from cometmq.wire.frame.connection import Connection
 from cometmq.wire.frame.framing import FrameReader
+from cometmq.wire.header.fast_decode import PlainSendAnswer
 
 __all__ = ["BlockingChannel"]
 
 READ_BYTES = 64 * 1024
 _TIMEVAL = struct.Struct("@ll")
+_take_natively: Final = native.take_send_answers
+_SEND: Final = SendToken()
+"""Waits for the answer to a send, of which one is in flight."""
 
 
 class BlockingChannel:
@@ -70,7 +77,7 @@ class BlockingChannel:
             self._socket.settimeout(None)
         self._timeout_s = -1.0
         self._buffer = memoryview(bytearray(READ_BYTES))
-        self._connection: Connection[RemotingCommand, bool] = Connection(FrameReader())
+        self._connection: Connection[RemotingCommand, SendToken | bool] = Connection(FrameReader())
         self._lock = threading.Lock()
         self._on_request = on_request
         self.address = address
@@ -100,6 +107,26 @@ class BlockingChannel:
             opaque = connection.next_opaque()
             frame = encode(opaque)
             connection.start_request(opaque, True)
+            self._write(frame, timeout_ms)
+            answer = self._read_answer(timeout_ms)
+            assert isinstance(answer, RemotingCommand), "only a send is answered in the short form"
+            return answer
+
+    def exchange_send(
+        self, encode: Callable[[int], bytes], timeout_ms: int = 3000
+    ) -> RemotingCommand | PlainSendAnswer:
+        """`exchange` for a send; the answer of a success has the short form where C reads it.  HOT.
+
+        Raises:
+            RequestTimeout, ConnectFailed: as `request`.
+        """
+        if _take_natively is None:
+            return self.exchange(encode, timeout_ms)
+        with self._lock:
+            connection = self._connection
+            opaque = connection.next_opaque()
+            frame = encode(opaque)
+            connection.start_request(opaque, _SEND)
             self._write(frame, timeout_ms)
             return self._read_answer(timeout_ms)
 
@@ -199,32 +226,51 @@ class BlockingChannel:
                 f"the connection to {self.address} broke: {error.strerror or error}"
             ) from error
 
-    def _read_answer(self, timeout_ms: int) -> RemotingCommand:
+    def _take_plain(self, data: bytes) -> tuple[int, PlainSendAnswer | None]:
+        """Return where the plain answer at the beginning ends, and that answer to a send."""
+        served: list[tuple[SendToken, PlainSendAnswer]] = []
+
+        def take(data: bytes, waiting: dict[int, Any]) -> int:
+            assert _take_natively is not None
+            return _take_natively(data, waiting, served, SendToken, PlainSendAnswer)
+
+        end = self._connection.take_answers(take, data)
+        return end, served[0][1] if served else None
+
+    def _receive(self, timeout_ms: int) -> bytes:
+        """Return what the peer sends next."""
+        try:
+            data = self._read()
+        except (TimeoutError, BlockingIOError) as error:
+            # A late answer would be taken for another request's, so the channel closes.
+            self.close()
+            raise RequestTimeout(f"{self.address} did not answer within {timeout_ms} ms") from error
+        except OSError as error:
+            self.close()
+            raise ConnectFailed(
+                f"the connection to {self.address} broke: {error.strerror or error}"
+            ) from error
+        if not data:
+            self.close()
+            raise ConnectFailed(f"the connection to {self.address} was closed by the peer")
+        return data
+
+    def _read_answer(self, timeout_ms: int) -> RemotingCommand | PlainSendAnswer:
         """Return the answer to the one request in flight."""
         connection = self._connection
         deadline = 0.0
         while True:
-            try:
-                data = self._read()
-            except (TimeoutError, BlockingIOError) as error:
-                # A late answer would be taken for another request's, so the channel closes.
-                self.close()
-                raise RequestTimeout(
-                    f"{self.address} did not answer within {timeout_ms} ms"
-                ) from error
-            except OSError as error:
-                self.close()
-                raise ConnectFailed(
-                    f"the connection to {self.address} broke: {error.strerror or error}"
-                ) from error
-            if not data:
-                self.close()
-                raise ConnectFailed(f"the connection to {self.address} was closed by the peer")
-            commands = connection.receive_data(data)
+            data = connection.join_data(self._receive(timeout_ms))
+            end = 0
+            answer: RemotingCommand | PlainSendAnswer | None = None
+            if _take_natively is not None:
+                end, answer = self._take_plain(data)
+                if answer is not None and end == len(data):
+                    return answer
+            commands = connection.parse_data(data, end)
             if connection.fault is not None:
                 self.close()
                 raise foreign_protocol(self.address, connection.fault) from connection.fault
-            answer: RemotingCommand | None = None
             for command in commands:
                 if not command.flag & FLAG_RESPONSE:
                     self._serve(command)

@@ -24,6 +24,7 @@ from cometmq.net.env import Environment
 from cometmq.net.http import fetch_text
 from cometmq.net.network import resolve
 from cometmq.wire.command.command import RemotingCommand, encode_command
+from cometmq.wire.header.fast_decode import PlainSendAnswer
 
 __all__ = ["AsyncIo", "BlockingIo", "Io", "run_inline"]
 
@@ -205,10 +206,25 @@ class BlockingIo:
     def exchange(
         self, address: str, encode: Callable[[int], bytes], timeout_ms: int
     ) -> RemotingCommand:
-        """Send what ``encode(opaque)`` gives and wait for its answer; HOT."""
+        """Send what ``encode(opaque)`` gives and wait for its answer."""
+        return self._exchange(address, BlockingChannel.exchange, encode, timeout_ms)
+
+    def exchange_send(
+        self, address: str, encode: Callable[[int], bytes], timeout_ms: int
+    ) -> RemotingCommand | PlainSendAnswer:
+        """The same for a send, whose answer may have the short form; HOT."""
+        return self._exchange(address, BlockingChannel.exchange_send, encode, timeout_ms)
+
+    def _exchange(
+        self,
+        address: str,
+        exchange: Callable[[BlockingChannel, Callable[[int], bytes], int], T],
+        encode: Callable[[int], bytes],
+        timeout_ms: int,
+    ) -> T:
         channel = self.take(address, timeout_ms)
         try:
-            answer = channel.exchange(encode, timeout_ms)
+            answer = exchange(channel, encode, timeout_ms)
         except ConnectFailed:
             # The peer has ended, so the other free connections to it are broken too.
             self.drop(address)

@@ -293,14 +293,18 @@ class SendCodec:
         """The complete request frame; ``group_home`` is for sends by message group."""
         template = self.template(queue, is_batch=prepared.batch_count > 0)
         unusual: dict[str, Any] = {}
-        if oneway:
-            unusual["oneway"] = True
-        if prepared.reconsume_times:
-            unusual["reconsume_times"] = prepared.reconsume_times
-        if prepared.max_reconsume_times is not None:
-            unusual["max_reconsume_times"] = prepared.max_reconsume_times
-        if group_home is not None:
-            unusual["group_home"] = group_home
+        if (
+            oneway
+            or group_home is not None
+            or prepared.reconsume_times
+            or prepared.max_reconsume_times is not None
+        ):
+            unusual = {
+                "oneway": oneway,
+                "reconsume_times": prepared.reconsume_times,
+                "max_reconsume_times": prepared.max_reconsume_times,
+                "group_home": group_home,
+            }
         return template.encode(
             opaque,
             queue.queue_id,

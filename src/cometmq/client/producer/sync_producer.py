@@ -23,7 +23,7 @@ from cometmq.client.base.sync_connection import blocking_io
 from cometmq.client.base.synchronous import on_background, same_arguments
 from cometmq.client.extensions.growing import GroupView
 from cometmq.client.message.checks import with_group
-from cometmq.client.message.send_codec import Prepared
+from cometmq.client.message.send_codec import Prepared, SendCodec, result_of, results_of
 from cometmq.client.producer.core import (
     CONNECT_MS_MAX,
     STORED_CODES,
@@ -42,9 +42,10 @@ from cometmq.core.produce.batching import (
 )
 from cometmq.core.topic.selector import QueueSelector
 from cometmq.errors import ClientClosed, ClientError, GroupMoved, NoBroker, remote_error
-from cometmq.model import Message, MessageQueue, SendResult
+from cometmq.model import Message, MessageQueue, SendResult, SendStatus
 from cometmq.net.blocking import BlockingChannel
 from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.header.fast_decode import PlainSendAnswer
 
 __all__ = ["Producer"]
 
@@ -194,10 +195,10 @@ class Producer:
             group = message.message_group
             if selector is None and group and not message.is_delayed:
                 target, answer = self._exchange_grouped(prepared, group, limit_ms)
-                return core.codec.result(prepared, target, answer)
+                return _result(core.codec, prepared, target, answer)
             fixed = core.choose(self._topic(prepared.topic), message, selector)
         target, answer = self._exchange(prepared, fixed, limit_ms)
-        return core.codec.result(prepared, target, answer)
+        return _result(core.codec, prepared, target, answer)
 
     def send_nowait(
         self,
@@ -304,7 +305,10 @@ class Producer:
                 target, answer = self._exchange_grouped(prepared, group, limit_ms)
             else:
                 target, answer = self._exchange(prepared, queue, limit_ms)
-            results += core.codec.batch_results(ids[begin:end], target, answer)
+            if isinstance(answer, PlainSendAnswer):
+                results += results_of(SendStatus.SEND_OK, ids[begin:end], target, answer)
+            else:
+                results += core.codec.batch_results(ids[begin:end], target, answer)
         return results
 
     request = on_background(AsyncProducer.request)
@@ -362,7 +366,7 @@ class Producer:
 
     def _exchange_grouped(
         self, prepared: Prepared, group: str, timeout_ms: int
-    ) -> tuple[MessageQueue, RemotingCommand]:
+    ) -> tuple[MessageQueue, RemotingCommand | PlainSendAnswer]:
         """Send to the home of a message group, following it if it moves."""
         core = self._core
         number = group_hash(group)
@@ -394,7 +398,7 @@ class Producer:
         fixed: MessageQueue | None,
         timeout_ms: int,
         group_home: str | None = None,
-    ) -> tuple[MessageQueue, RemotingCommand]:
+    ) -> tuple[MessageQueue, RemotingCommand | PlainSendAnswer]:
         """Send with retries; returns the queue of the last try and the answer.  HOT."""
         core = self._core
         frame = core.codec.frame
@@ -405,10 +409,10 @@ class Producer:
                 topic = core.topics.get(prepared.topic) or self._topic(prepared.topic, tries)
                 queue = fixed or core.next_queue(topic, queue)
                 target = queue
-                try_ms = tries.left_ms()
+                try_ms = tries.left_ms() if tries.faults else timeout_ms
                 if fixed is None:
                     try_ms = min(try_ms, int(core.try_s(timeout_ms, topic) * 1000))
-                answer = self._io.exchange(
+                answer = self._io.exchange_send(
                     self._address(topic, target),
                     lambda opaque: frame(prepared, target, opaque, group_home=group_home),  # noqa: B023 - used at once
                     try_ms,
@@ -422,6 +426,9 @@ class Producer:
                 fault: Exception = error
             else:
                 core.note(queue, tries.started, failed=False)
+                if type(answer) is PlainSendAnswer:
+                    return queue, answer
+                assert isinstance(answer, RemotingCommand)
                 if answer.code in STORED_CODES:
                     if not answer.code or not core.retry_when_not_ok or not tries.may_repeat():
                         return queue, answer
@@ -432,6 +439,18 @@ class Producer:
             if core.forgets_route(fault):
                 self._twin.forget_topic(prepared.topic)
             tries.failed(fault)
+
+
+def _result(
+    codec: SendCodec,
+    prepared: Prepared,
+    queue: MessageQueue,
+    answer: RemotingCommand | PlainSendAnswer,
+) -> SendResult:
+    if type(answer) is PlainSendAnswer:
+        return result_of(SendStatus.SEND_OK, prepared, queue, answer)
+    assert isinstance(answer, RemotingCommand)
+    return codec.result(prepared, queue, answer)
 
 
 class _Tries:
