@@ -25,7 +25,9 @@ from client import ClientInputs
 
 TOKENS = (
     b'"', b"\\", b"\\u0041", b"\x01", b"\x02", b"{", b"}", b",", b"-1", b"0", b"9" * 18,
-    b"UNIQ_KEY\x01", b"KEYS\x01", b"TAGS\x01", b"DELAY", b"\xff", b"\x00", b'"j":"0"',
+    b"UNIQ_KEY\x01", b"KEYS\x01", b"TAGS\x01", b"DELAY", b"PGROUP\x01g\x02",
+    b"DELAY\x011\x02", b"TIMER_DELIVER_MS\x01999999999999999\x02", b"TRAN_MSG\x01true\x02",
+    b"\xff", b"\x00", b'"j":"0"',
     b'"cmqGroup":"g"', b'"flag":2', b"\xf0\x9f\x98\x80", b"\\b", b"\\f", b"\\n",
     b"\\r", b"\\t", b"\\/",
 )  # fmt: skip
@@ -101,6 +103,8 @@ class Fuzzer:
         for frame in self.frames:
             for name in names_of(frame):
                 topics[name] = {number: self.queue(name.encode()) for number in range(8)}
+        for name in ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC"):
+            topics[name] = {number: self.queue(name.encode()) for number in range(2)}
         topics["no dict"] = None
         parts = [b"", b"x", b'{"code":0', b"y" * 300]
         return self.core.SendEncoder(
@@ -114,6 +118,8 @@ class Fuzzer:
             chance.choice(parts),
             chance.getrandbits(32),
             bytes(chance.choice((0, 8, 144))),
+            chance.choice((1, 1000)),
+            chance.choice(parts),
             chance.random() < 0.8,
             chance.random() < 0.2,
         )
@@ -157,10 +163,21 @@ class Fuzzer:
         os.pwrite(self.current, data, 0)
         encoder = chance.choice(self.encoders)
         self.scarce.value = chance.randrange(12) if chance.random() < 0.1 else -1
-        run = encoder.encode(data, position, wrote, limit, 1 << 40, ORIGIN, body_bytes_max)
+        run = encoder.encode(
+            data,
+            position,
+            wrote,
+            limit,
+            1 << 40,
+            ORIGIN,
+            body_bytes_max,
+            0,
+            1 << 50,
+            chance.random() < 0.8,
+        )
         if run is None:
             return
-        end, answers, (records, queues, keys, arrivals) = run
+        end, answers, (records, queues, keys, arrivals), timed, halves = run
         self.encoded += 1
         units = [queue[1] for queue in queues]
         sizes = [
@@ -172,6 +189,7 @@ class Fuzzer:
         assert sum(sizes) == len(records) <= limit - wrote
         assert len(keys) in {0, len(sizes)}
         assert len(arrivals) <= len(sizes)
+        assert len(timed) + len(halves) <= len(sizes)
         assert count_frames(answers) <= len(sizes)
 
     def run_hash_keys(self) -> None:

@@ -136,6 +136,7 @@ class Side:
         state = self.broker.state
         assert self.broker._services is not None
         self.schedule = self.broker._services.schedule
+        self.transactions = self.broker._services.transactions
         # A test says when messages are delivered.
         self.schedule._arm = lambda now_ms: None  # type: ignore[method-assign]
         for topic in ("t", "u", LONG_TOPIC):
@@ -173,6 +174,11 @@ class Side:
             for queues in self.store.queues_by_topic.values()
             for queue in queues.values()
         }
+
+    def halves(self) -> list[str]:
+        """What is known of each half message."""
+        halves = self.transactions.halves
+        return [repr(halves.at(queue_offset)) for queue_offset in halves.offsets()]
 
     def files(self) -> dict[str, bytes]:
         """Log, queues and index, which have every byte of every message."""
@@ -230,6 +236,7 @@ class Pair:
         assert fast == pure
         assert self.fast.store.max_physical_offset == self.pure.store.max_physical_offset
         assert self.fast.queues() == self.pure.queues()
+        assert self.fast.halves() == self.pure.halves()
 
     def deliver(self, after_ms: int) -> None:
         """Let time pass, and compare what is delivered."""
@@ -304,8 +311,17 @@ def plain_properties(draw: st.DrawFn) -> str:
     number = draw(st.integers(0, 1 << 30))
     keys = f"KEYS\x01{number} b\x02" if number % 3 else ""
     tags = f"TAGS\x01Tag{number % 5}\x02" if number % 7 else ""
-    delay = f"DELAY\x01{number % 3 + 1}\x02" if number % 11 < 3 else ""
-    return f"{keys}UNIQ_KEY\x01{number:032X}\x02WAIT\x01true\x02{tags}{delay}"
+    mark = draw(
+        st.sampled_from(
+            [
+                *[""] * 5,
+                f"DELAY\x01{number % 3 + 1}\x02",
+                f"TIMER_DELIVER_MS\x01{1_700_009_000_000 + number % 5000}\x02",
+                "TRAN_MSG\x01true\x02PGROUP\x01g\x02",
+            ]
+        )
+    )
+    return f"{keys}UNIQ_KEY\x01{number:032X}\x02WAIT\x01true\x02{tags}{mark}"
 
 
 @st.composite
@@ -416,7 +432,7 @@ def test_same_bytes_whatever_comes(pair: Pair) -> None:
     is_sync = pair.fast.store.config.is_sync_flush
 
     @settings(
-        max_examples=60 if is_sync else 240,
+        max_examples=40 if is_sync else 120,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
@@ -506,6 +522,32 @@ def test_core_takes_delayed_messages_and_delivers_them(pair: Pair) -> None:
         before = pair.native_copies
         pair.deliver(after_ms)
         assert pair.native_copies - before == count
+
+
+def test_core_takes_timed_and_half_messages(pair: Pair) -> None:
+    """With their recall handles, and with what a commit stores."""
+    marks = ("TIMER_DELIVER_MS\x011700009000001\x02", "TRAN_MSG\x01true\x02PGROUP\x01p g\x02")
+    frames = [
+        encode_command(
+            RemotingCommand.request(
+                310,
+                send_fields("t", f"UNIQ_KEY\x01{number:0{width}X}\x02{mark}TAGS\x01A\x02"),
+                b"b" * (2 - number % 3),
+                serialize_type=number % 2,
+            )
+        )
+        for number, (width, mark) in enumerate(
+            (width, mark) for width in (32, 31, 30) for mark in marks * 2
+        )
+    ]
+    plain = send_fields("t", "UNIQ_KEY\x0112AB\x02")
+    # They make the queues.
+    for frame in (encode_command(RemotingCommand.request(310, plain, b"")), *frames[:2]):
+        pair.exchange([frame])
+    before = pair.native_bytes
+    pair.exchange([b"".join(frames)])
+    assert pair.native_bytes - before == sum(map(len, frames))
+    assert pair.fast.halves()
 
 
 def test_run_that_is_not_flushed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from cometmq.broker.delay.wheel.service import TimerService
 from cometmq.broker.extensions.staging.service import StagingService
 from cometmq.broker.files.carrying import CarriedGoods
 from cometmq.broker.pull.filters import FilterService
+from cometmq.broker.send.native_sends import NativeKinds
 from cometmq.broker.services import Services, build_services, handlers
 from cometmq.broker.transaction.service import TransactionService
 from cometmq.codec.ids import HOST_V4_BYTES, encode_host
@@ -170,7 +171,9 @@ class Broker:
                 SendCommand: services.send.send_run,
                 EndCommand: services.transactions.end_run,
             }
-            self._server.front = services.send.front()
+            self._server.front = services.send.front(
+                NativeKinds(services.delayed, services.timed, services.half)
+            )
             if config.listen_port:
                 await self._server.listen(config.bind_address, config.listen_port)
                 await self._listen_vip()

@@ -80,6 +80,7 @@ class Services:
     send: SendProcessor
     delayed: DelayedKind
     timed: TimedKind
+    half: HalfKind
     growing: GrowingTopics
     filters: FilterService
     pull: PullProcessor
@@ -110,8 +111,7 @@ def build_services(
     """
     now_ms = env.clock.now_ms()
     files = BrokerFiles(config, disk, env.workers)
-    topics, groups = files.load_topics(), files.load_groups()
-    offsets = files.load_consumer_offsets()
+    topics, groups, offsets = files.load_topics(), files.load_groups(), files.load_consumer_offsets()
     topics.seed(_system_topics(config), now_ms)
     if not files.are_topics_sound:
         _adopt_queues(topics, store, now_ms)
@@ -191,6 +191,7 @@ def build_services(
         send=send,
         delayed=delayed,
         timed=timed,
+        half=half,
         growing=growing,
         filters=filters,
         pull=pull,

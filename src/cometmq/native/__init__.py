@@ -23,6 +23,8 @@ __all__ = [
     "PURE_VARIABLE",
     "CopyEncoder",
     "EncodedRun",
+    "NotedHalf",
+    "NotedTimed",
     "SendEncoder",
     "cut_messages",
     "decode_record",
@@ -39,6 +41,13 @@ PURE_VARIABLE: Final = "COMETMQ_PURE"
 
 PendingKeys = tuple[str, int, int, tuple[str | None, str | None, str | None] | bytes]
 """Topic, physical offset, store time and index keys of a message, or the hashes of the keys."""
+NotedTimed = tuple[int, int, int, int, str, None, int]
+"""Of a timed message: queue offset, physical offset, size, slot, topic, nothing, due time."""
+NotedHalf = tuple[
+    int, int, int, str, str, int, bytes, bytes, int, int, int, tuple[str, str | None, str | None]
+]
+"""Of a half message: queue offset, physical offset, born time, producer group; and of its commit
+topic, queue id, body, properties, flag, sysFlag, tags code, index keys."""
 EncodedRun = tuple[
     bytes, list[tuple[Any, bytes, int, int]], list[PendingKeys], list[tuple[str, int, int, int]]
 ]
@@ -116,7 +125,7 @@ class _TakeSendAnswers(Protocol):
 
 
 class _SendEncoder(Protocol):
-    """Encodes plain and delayed sends, and batches; c/sends.c."""
+    """Encodes sends of every kind, and batches; c/sends.c."""
 
     def encode(
         self,
@@ -127,11 +136,15 @@ class _SendEncoder(Protocol):
         store_ms: int,
         origin: bytes,
         body_bytes_max: int,
+        timed_from_ms: int,
+        timed_until_ms: int,
+        takes_halves: bool,
         /,
-    ) -> tuple[int, bytes, EncodedRun] | None:
+    ) -> tuple[int, bytes, EncodedRun, list[NotedTimed], list[NotedHalf]] | None:
         """Encode the sends of ``data`` from ``position`` on; None where the first is not plain.
 
-        Returns the end of the last frame, the answers and the run.
+        Timed messages are taken for slots from `timed_from_ms` on, due until `timed_until_ms`.
+        Returns the end of the last frame, the answers, the run, the timed and the half messages.
         """
 
 
@@ -148,6 +161,8 @@ class _SendEncoderType(Protocol):
         id_start: bytes,
         sys_flag_mask: int,
         delays_ms: bytes,
+        precision_ms: int,
+        broker_name: bytes,
         is_indexed: bool,
         is_sync: bool,
     ) -> _SendEncoder: ...

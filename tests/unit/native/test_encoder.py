@@ -15,6 +15,7 @@ pytestmark = pytest.mark.skipif(native.SendEncoder is None, reason=native.descri
 PROPERTIES = "KEYS\x01a b\x02UNIQ_KEY\x01{:04}\x02TAGS\x01x\x02"
 ORIGIN = bytes(36)
 STORE_MS = 1 << 40
+SPAN = (STORE_MS, 2 * STORE_MS)
 
 
 class Queue:
@@ -30,7 +31,7 @@ def encoder(queue: Queue, part: bytes = b"") -> Any:
     assert native.SendEncoder is not None
     return native.SendEncoder(
         {"t": 4}, set(), {"t": {0: queue}}, Queue, part, (part, part, part), (bytes(5), part), part,
-        0xFFFFFFFF, bytes(8), True, False,
+        0xFFFFFFFF, bytes(8), 1000, part, True, False,
     )  # fmt: skip
 
 
@@ -47,13 +48,13 @@ def frames(count: int) -> bytes:
 
 
 def encode(send_encoder: Any, data: bytes) -> Any:
-    return send_encoder.encode(data, 0, 0, 1 << 30, STORE_MS, ORIGIN, 1 << 22)
+    return send_encoder.encode(data, 0, 0, 1 << 30, STORE_MS, ORIGIN, 1 << 22, *SPAN, True)
 
 
 def test_empty_parts() -> None:
     """A broker that adds no property, no id and no constant text is served all the same."""
     data = frames(4)
-    end, answers, (records, _, keys, arrivals) = encode(encoder(Queue()), data)
+    end, answers, (records, _, keys, arrivals), _, _ = encode(encoder(Queue()), data)
     assert end == len(data)
     assert (len(keys), len(arrivals)) == (4, 4)
     assert records.count(b"body") == 4
@@ -70,7 +71,7 @@ def test_nothing_is_kept() -> None:
         assert encode(send_encoder, good) is not None
         assert encode(send_encoder, bad) is None
         with pytest.raises(ValueError, match="out of range"):
-            send_encoder.encode(good, len(good) + 1, 0, 9, STORE_MS, ORIGIN, 9)
+            send_encoder.encode(good, len(good) + 1, 0, 9, STORE_MS, ORIGIN, 9, *SPAN, True)
         assert native.hash_keys is not None
         hashes, _, _ = native.hash_keys([("t", 1, 2, ("a", "b c", "\ud800"))])
         assert len(hashes) == 4 * 8

@@ -64,8 +64,6 @@ class SendKind:
     dropped: tuple[str, ...] = ()
     """Properties that the checks remove: a producer cannot set them, or they mean nothing here."""
     properties_bytes_max: int = PROPERTIES_BYTES_MAX
-    native_topic: str = ""
-    """Where messages of this kind wait, if the native core takes them; see `encoded`."""
 
     def is_open(self) -> bool:
         """Whether messages of this kind may go the fast way at present."""
@@ -106,12 +104,6 @@ class SendKind:
         Returns the recall handles of messages that have one.
         """
         return None
-
-    def encoded(self, queue_id: int, following: int, now_ms: int) -> None:
-        """Take note of messages that the native core has put into a queue of `native_topic`.
-
-        `following` is the queue offset behind the last one.
-        """
 
 
 PLAIN: Final = SendKind()

@@ -1,6 +1,6 @@
-"""Plain and delayed sends and batches through the native core: frames in, answers out.
+"""Sends of every kind and batches through the native core: frames in, answers out.
 
-The core (`cometmq.native`) encodes the plain sends at the beginning of what a read of a socket
+The core (`cometmq.native`) encodes the usual sends at the beginning of what a read of a socket
 brought, and the store appends them.  At the first other frame it stops, and `SendProcessor` serves
 the rest of the read.
 
@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Container, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from cometmq import native
 from cometmq.broker.base.state import BrokerState
-from cometmq.broker.send.kinds import SendKind
 from cometmq.errors import ResponseCode
+from cometmq.model.names import SCHEDULE_TOPIC
 from cometmq.net.server import Front, ServerConnection
 from cometmq.store.message_store import MessageStore
 from cometmq.wire.command.command import FRAME_HEAD, encode_response
@@ -25,7 +25,10 @@ from cometmq.wire.frame.framing import FrameReader
 from cometmq.wire.header.fast_encode import SendResponseEncoder
 from cometmq.wire.header.headers import SendResponseHeader
 
-__all__ = ["native_front"]
+if TYPE_CHECKING:
+    from cometmq.native import NotedHalf, NotedTimed
+
+__all__ = ["NativeKinds", "native_front"]
 
 _SEND_STARTS: Final = (
     b'{"code":310,', b'{"code":320,', b'{"code":10,', b"\x01\x36", b"\x01\x40", b"\x00\x0a"
@@ -42,15 +45,54 @@ def _may_be_send(data: bytes) -> bool:
     )
 
 
+class DelayedSends(Protocol):
+    """Takes note of delayed messages."""
+
+    def encoded(self, level: int, following: int, now_ms: int) -> None:
+        """Take note of messages of a level, the last one before a queue offset."""
+
+
+class TimedSends(Protocol):
+    """Takes note of timed messages."""
+
+    @property
+    def precision_ms(self) -> int:
+        """The width of a slot of the wheel."""
+
+    def native_span(self, now_ms: int) -> tuple[int, int]:
+        """Return the first slot and the last due time that the core takes; (0, 0) for none."""
+
+    def encoded(self, notes: Sequence[NotedTimed]) -> None:
+        """Take note of messages, with queue offsets in a row."""
+
+
+class HalfSends(Protocol):
+    """Takes note of half messages."""
+
+    def is_open(self) -> bool:
+        """Whether the core may take them."""
+
+    def encoded(self, notes: Sequence[NotedHalf], born_host: bytes) -> None:
+        """Take note of messages of one host."""
+
+
+class NativeKinds(NamedTuple):
+    """The kinds of messages that wait, as the core serves them."""
+
+    delayed: DelayedSends
+    timed: TimedSends
+    half: HalfSends
+
+
 def native_front(
     state: BrokerState,
     queue_counts: Mapping[str, int],
     moving_topics: Container[str],
     suffix: bytes,
     sys_flag_mask: int,
-    kinds: Sequence[SendKind],
+    kinds: NativeKinds,
 ) -> Front | None:
-    """Return what serves plain sends by the native core; None where it is not there.
+    """Return what serves sends by the native core; None where it is not there.
 
     Args:
         state: the broker's.
@@ -58,7 +100,7 @@ def native_front(
         moving_topics: topics whose message groups move between brokers.
         suffix: the properties that the broker adds.
         sys_flag_mask: the bits of a sysFlag that a client may set.
-        kinds: those that take note of what the core puts into their topics.
+        kinds: take note of messages that wait.
     """
     config, store = state.config, state.store
     if native.SendEncoder is None:
@@ -76,11 +118,13 @@ def native_front(
         state.message_id_prefix.encode(),
         sys_flag_mask & 0xFFFFFFFF,
         array("q", state.delay.delays_ms).tobytes(),
+        kinds.timed.precision_ms,
+        config.broker_name.encode(),
         store.config.is_index_enabled,
         is_sync,
     ).encode
     room, append = store.room, store.append_encoded
-    waiting = {kind.native_topic: kind for kind in kinds if kind.native_topic}
+    delayed, timed, half = kinds
 
     def serve(data: bytes, connection: ServerConnection, now_ms: int) -> tuple[int, bytes]:
         if not _may_be_send(data):
@@ -93,16 +137,28 @@ def native_front(
             if found is None:
                 break
             position, limit, origin = found
-            body_bytes_max = min(state.config.max_message_size, store.config.message_bytes_max)
-            run = encode(data, end, position, limit, now_ms, origin, body_bytes_max)
+            run = encode(
+                data,
+                end,
+                position,
+                limit,
+                now_ms,
+                origin,
+                min(state.config.max_message_size, store.config.message_bytes_max),
+                *timed.native_span(now_ms),
+                half.is_open(),
+            )
             if run is None:
                 break
-            end, run_answers, encoded = run
+            end, run_answers, encoded, timed_notes, half_notes = run
             append(encoded, now_ms)
             for queue, _, following, _ in encoded[1]:
-                kind = waiting.get(queue.topic)
-                if kind is not None:
-                    kind.encoded(queue.queue_id, following, now_ms)
+                if queue.topic == SCHEDULE_TOPIC:
+                    delayed.encoded(queue.queue_id + 1, following, now_ms)
+            if timed_notes:
+                timed.encoded(timed_notes)
+            if half_notes:
+                half.encoded(half_notes, connection.peer_host)
             if is_sync and run_answers:
                 _answer_durable(store, position + len(encoded[0]), run_answers, connection)
             else:

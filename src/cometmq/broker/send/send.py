@@ -37,7 +37,7 @@ from cometmq.broker.send.kinds import (
     make_property_reader,
     reader_of,
 )
-from cometmq.broker.send.native_sends import native_front
+from cometmq.broker.send.native_sends import NativeKinds, native_front
 from cometmq.codec.batch import decode_batch
 from cometmq.codec.java_hash import tags_code as hash_tags
 from cometmq.codec.properties import decode_properties, encode_properties
@@ -124,7 +124,6 @@ class SendProcessor:
         """`kinds` are those that properties ask for, in the order of their checks."""
         config = state.config
         self._state = state
-        self._kinds = kinds
         self._checks = SendChecks(state, kinds)
         self._answers = SendAnswers(state)
         self._batches = batches
@@ -140,15 +139,15 @@ class SendProcessor:
         self._queue_counts: dict[str, int] = {}
         """Topic that passed every check -> its number of queues."""
 
-    def front(self) -> Front | None:
-        """Return what serves plain sends by the native core; None where it is not there."""
+    def front(self, kinds: NativeKinds) -> Front | None:
+        """Return what serves sends by the native core; None where it is not there."""
         return native_front(
             self._state,
             self._queue_counts,
             self._group_homes.topics,
             self._suffix,
             _CLIENT_SYS_FLAGS,
-            self._kinds,
+            kinds,
         )
 
     def forget_topics(self) -> None:

@@ -7,7 +7,7 @@ before them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cometmq.broker.base.state import BrokerState, Refusal
 from cometmq.broker.send.kinds import (
@@ -26,6 +26,9 @@ from cometmq.model import properties as prop
 from cometmq.model.names import HALF_TOPIC
 from cometmq.store.base.results import PutResult
 from cometmq.wire.header.headers import SendMessageHeader
+
+if TYPE_CHECKING:
+    from cometmq.native import NotedHalf
 
 __all__ = ["HalfDetail", "HalfKind"]
 
@@ -149,5 +152,20 @@ class HalfKind(SendKind):
                     -1,
                     send.real_topic,
                     commit,
+                )
+            )
+
+    def encoded(self, notes: Sequence[NotedHalf], born_host: bytes) -> None:
+        """Hand half messages that the native core has stored to the transactions."""
+        for (
+            queue_offset, physical_offset, born_ms, group, topic, queue_id, body, raw, flag,
+            sys_flag, tags_code, index_keys,
+        ) in notes:  # fmt: skip
+            commit = CommitContent(
+                queue_id, body, raw, flag, sys_flag, born_host, 0, tags_code, index_keys
+            )
+            self._added(
+                HalfMessage(
+                    queue_offset, physical_offset, born_ms, group, 0, -1, False, -1, topic, commit
                 )
             )

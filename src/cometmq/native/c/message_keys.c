@@ -20,11 +20,20 @@ static bool read_value(Cursor name, size_t name_bytes, Span text, Span *value) {
     return (before < 0 || before == SEPARATOR) && value->size != 0;
 }
 
+/* Note the property that makes a message one of a kind; false where there is one already. */
+static bool mark(MessageKeys *keys, Kind kind, Cursor *place, Cursor at) {
+    bool is_first = keys->kind == PLAIN;
+    keys->kind = kind;
+    *place = at;
+    return is_first;
+}
+
 bool read_message_keys(Span text, MessageKeys *keys) {
     /* Where each name is last; empty: nowhere. */
-    Cursor uniq_key = {0}, names = {0}, tags = {0}, delay = {0};
+    Cursor uniq_key = {0}, names = {0}, tags = {0}, group = {0}, kind = {0};
     *keys = (MessageKeys){0};
     for (Cursor cursor = cursor_of(text); bytes_left(&cursor) != 0; take_byte(&cursor)) {
+        bool is_taken = true;
         switch (peek_byte(&cursor)) {
         case 'U':
             if (BEGINS_WITH("UNIQ_KEY\x01"))
@@ -40,30 +49,46 @@ bool read_message_keys(Span text, MessageKeys *keys) {
         case 'T':
             if (BEGINS_WITH("TAGS\x01"))
                 tags = cursor;
+            else if (BEGINS_WITH("TRAN_MSG\x01"))
+                is_taken = mark(keys, HALF, &kind, cursor);
+            else if (BEGINS_WITH("TIMER_DELIVER_MS\x01"))
+                is_taken = mark(keys, TIMED, &kind, cursor);
             else if (BEGINS_WITH("TRAN_MSG") || BEGINS_WITH("TIMER_"))
-                return false;
+                is_taken = false;
+            else
+                keys->has_check |= BEGINS_WITH("TRAN_PREPARED");
             break;
         case 'D':
-            if (BEGINS_WITH("DELAY\x01") && !keys->is_marked) {
-                keys->is_marked = true;
-                delay = cursor;
-            } else if (BEGINS_WITH("DELAY")) {
-                return false;
-            }
+            if (BEGINS_WITH("DELAY\x01"))
+                is_taken = mark(keys, DELAYED, &kind, cursor);
+            else
+                is_taken = !BEGINS_WITH("DELAY");
             break;
         case 'P':
-            if (BEGINS_WITH("POP_CK"))
-                return false;
+            if (BEGINS_WITH("PGROUP\x01"))
+                group = cursor;
+            else
+                is_taken = !BEGINS_WITH("POP_CK");
+            break;
+        case 'C':
+            keys->has_check |= BEGINS_WITH("CHECK_");
+            break;
+        case '_':
+            keys->has_check |= BEGINS_WITH("__transactionId__");
             break;
         case 'W':
-            if (BEGINS_WITH("WAIT\x01" "false"))
-                keys->has_wait_false = true;
+            keys->has_wait_false |= BEGINS_WITH("WAIT\x01" "false");
             break;
         default:
             break;
         }
+        if (!is_taken)
+            return false;
     }
+    static const size_t mark_bytes[] = {
+        [DELAYED] = sizeof "DELAY", [TIMED] = sizeof "TIMER_DELIVER_MS", [HALF] = sizeof "TRAN_MSG"};
     return read_value(uniq_key, 9, text, &keys->uniq_key) &&
            read_value(names, 5, text, &keys->keys) && read_value(tags, 5, text, &keys->tags) &&
-           read_value(delay, 6, text, &keys->delay);
+           (keys->kind == PLAIN || read_value(kind, mark_bytes[keys->kind], text, &keys->mark)) &&
+           (keys->kind != HALF || read_value(group, 7, text, &keys->group));
 }

@@ -4,23 +4,30 @@
 
 #include "bytes.h"
 
+/* The kinds of messages that the core takes. */
+typedef enum { PLAIN, DELAYED, TIMED, HALF } Kind;
+
 typedef struct {
     /* Each without a start: the message has none. */
     Span uniq_key;
     Span keys;
     Span tags;
-    /* The value of DELAY, which makes the message a delayed one. */
-    bool is_marked;
-    Span delay;
+    /* Of a message that is not plain: the value of the property that makes it one of its kind. */
+    Kind kind;
+    Span mark;
+    /* Of a half message: the group that is asked for the outcome. */
+    Span group;
     /* A name has REAL_ in it, as those have that the broker adds to a message that waits. */
     bool has_real;
+    /* A name has CHECK_, TRAN_PREPARED or __transactionId__ in it: a half message of its own sort. */
+    bool has_check;
     /* Somewhere stands WAIT with a value that begins with false: the producer may not wait. */
     bool has_wait_false;
 } MessageKeys;
 
-/* Read the keys of a plain or a delayed message.
+/* Read the keys of a message.
  *
- * False stops: the message has an empty key, a mark twice, or a property that makes it a message of
+ * False stops: the message has an empty key, two marks, or a property that makes it a message of
  * a kind that the core does not take.  This is `_parse_plain` and `_parse_kind` of
  * broker/send/kinds.py, and `keys_of_text` of broker/send/batch_keys.py: of two equal names the last
  * one counts. */

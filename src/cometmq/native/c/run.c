@@ -147,8 +147,7 @@ static void write_record(uint8_t *at, const Run *run, const RunQueue *queue,
 
 /* -- index and arrivals ----------------------------------------------------------------------- */
 
-/* Append an object to a list and give it up; false with an exception. */
-static bool append_new(PyObject *list, PyObject *item) {
+bool append_new(PyObject *list, PyObject *item) {
     if (item == NULL)
         return false;
     int result = PyList_Append(list, item);

@@ -57,6 +57,10 @@ static uint8_t *put_json_answer(uint8_t *at, const AnswerParts *parts, const Sen
     at = put_number(at, send->queue_id);
     at = PUT_TEXT(at, "\",\"queueOffset\":\"");
     at = put_number(at, answer->queue_offset);
+    if (answer->handle.start != NULL) {
+        at = PUT_TEXT(at, "\",\"recallHandle\":\"");
+        at = put_span(at, answer->handle);
+    }
     if (answer->uniq_key.start != NULL) {
         at = PUT_TEXT(at, "\",\"transactionId\":\"");
         at = put_span(at, answer->uniq_key);
@@ -99,22 +103,25 @@ static uint8_t *put_binary_answer(uint8_t *at, const AnswerParts *parts, const S
         at = PUT_FIELD(at, "transactionId", answer->uniq_key.size);
         at = put_span(at, answer->uniq_key);
     }
+    if (answer->handle.start != NULL) {
+        at = PUT_FIELD(at, "recallHandle", answer->handle.size);
+        at = put_span(at, answer->handle);
+    }
     at = put_buffer(at, &parts->binary_end);
     store_u32(ext - 4, (uint32_t)(at - ext));
     return at;
 }
 
 /* The most bytes of an answer; fixed texts and numbers take less than 256. */
-static size_t answer_bytes_max(const AnswerParts *parts, size_t count, Span uniq_key) {
+static size_t answer_bytes_max(const AnswerParts *parts, const Answer *answer) {
     return 256 + parts->json_start.size + parts->json_middle.size + parts->json_end.size +
-           parts->binary_end.size + count * (parts->id_start.size + ID_END_BYTES) +
-           uniq_key.size;
+           parts->binary_end.size + answer->count * (parts->id_start.size + ID_END_BYTES) +
+           answer->uniq_key.size + answer->handle.size;
 }
 
 bool add_answer(Buffer *answers, const AnswerParts *parts, const SendHeader *send,
                 const Answer *answer) {
-    uint8_t *frame =
-        buffer_room(answers, answer_bytes_max(parts, answer->count, answer->uniq_key));
+    uint8_t *frame = buffer_room(answers, answer_bytes_max(parts, answer));
     if (frame == NULL)
         return false;
     uint8_t *header = frame + FRAME_HEAD_BYTES;
@@ -124,5 +131,23 @@ bool add_answer(Buffer *answers, const AnswerParts *parts, const SendHeader *sen
     store_u32(frame, header_bytes + 4);
     store_u32(frame + 4, (uint32_t)send->serialize_type << 24 | header_bytes);
     answers->size += (size_t)(end - frame);
+    return true;
+}
+
+bool add_base64(Buffer *buffer, Span text) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    uint8_t *at = buffer_room(buffer, (text.size + 2) / 3 * 4);
+    if (at == NULL)
+        return false;
+    Cursor cursor = cursor_of(text);
+    while (bytes_left(&cursor) != 0) {
+        uint32_t bits = 0;
+        int count = 0;
+        for (int byte; count < 3 && (byte = take_byte(&cursor)) >= 0; count++)
+            bits |= (uint32_t)byte << (16 - 8 * count);
+        for (int i = 0; i < 4; i++)
+            *at++ = i <= count ? (uint8_t)digits[bits >> (18 - 6 * i) & 63] : '=';
+    }
+    buffer->size += (text.size + 2) / 3 * 4;
     return true;
 }

@@ -19,7 +19,12 @@ typedef struct {
     int64_t queue_offset;
     /* Without a start: a batch without an id. */
     Span uniq_key;
+    /* The recall handle of a timed message; without a start: none. */
+    Span handle;
 } Answer;
+
+/* Add the padded URL-safe base64 of a text; false without memory. */
+bool add_base64(Buffer *buffer, Span text);
 
 /* Add the answer of a send that will be stored; false without memory. */
 bool add_answer(Buffer *answers, const AnswerParts *parts, const SendHeader *send,

@@ -1,12 +1,12 @@
-/* SendEncoder: plain sends, delayed ones and batches, from the bytes of a socket to a run (run.h)
+/* SendEncoder: sends of every kind and batches, from the bytes of a socket to a run (run.h)
  * and answers.
  *
  * It accepts or stops.  A frame that is not plain (another request, an unknown topic, a queue that
  * is held, no room in the log file ...) ends the run; Python serves it and explains what is wrong.
  *
  * The Python way is `SendProcessor._gather`, `Appender.append` and `SendAnswers.of_run`, for a batch
- * `SendProcessor._send_batch` and `Appender.put_packed`, for a delayed message `DelayedKind`; the
- * bytes are equal (tests/property/test_native_sends.py).
+ * `SendProcessor._send_batch` and `Appender.put_packed`, for messages that wait `DelayedKind`,
+ * `TimedKind` and `HalfKind`; the bytes are equal (tests/property/test_native_sends.py).
  */
 #define PY_SSIZE_T_CLEAN
 #include "core.h"
@@ -24,12 +24,16 @@ enum {
     PACKED_HEAD_BYTES = 22,
     UNIQ_KEY_BYTES_MAX = 255,
     LEVELS_MAX = 64,
+    /* What check-back and delivery may add to the properties of half and timed messages. */
+    LATER_BYTES = 100,
 };
 
 /* Bits of sysFlag: the body of a batch is never compressed. */
 static const uint32_t COMPRESSED = 0x1;
-/* Where delayed messages wait: one queue a level. */
+/* Where messages wait: delayed ones in a queue for each level, the others in one. */
 #define SCHEDULE_TOPIC "SCHEDULE_TOPIC_XXXX"
+#define TIMER_TOPIC "rmq_sys_wheel_timer"
+#define HALF_TOPIC "RMQ_SYS_TRANS_HALF_TOPIC"
 
 typedef struct {
     PyObject_HEAD
@@ -45,8 +49,12 @@ typedef struct {
     /* How long each delay level waits, the first one first. */
     int64_t delays_ms[LEVELS_MAX];
     size_t level_count;
+    /* Width of a slot of the timer wheel. */
+    int64_t precision_ms;
+    /* What a recall handle has between topic and time: the broker's name between blanks. */
+    Buffer handle_middle;
     /* What a run needs for a moment, kept between runs. */
-    Buffer text, added, messages, answers;
+    Buffer text, added, handle_text, handle, messages, answers;
 } SendEncoder;
 
 /* One call of `encode`. */
@@ -55,6 +63,11 @@ typedef struct {
     SendEncoder *encoder;
     Span data, origin;
     int64_t store_ms;
+    /* Timed messages for a slot from `timed_from_ms` on, due until `timed_until_ms`, are taken. */
+    int64_t timed_from_ms, timed_until_ms;
+    int takes_halves;
+    /* What Python needs of timed and half messages. */
+    PyObject *timed, *halves;
 } Sends;
 
 /* -- one send --------------------------------------------------------------------------------- */
@@ -110,9 +123,10 @@ static Message new_message(const Sends *sends, const SendHeader *send, Span body
 
 /* Add the messages of a send and its answer; 1: done, 0: stop, -1: an exception. */
 static int add_send(Sends *sends, RunQueue *queue, const SendHeader *send, const Message *messages,
-                    size_t count, Span uniq_key) {
+                    size_t count, Span uniq_key, Span handle) {
     SendEncoder *encoder = sends->encoder;
-    const Answer answer = {messages, count, sends->run.wrote, queue->next_offset, uniq_key};
+    const Answer answer = {messages, count,    sends->run.wrote, queue->next_offset,
+                           uniq_key, handle};
     if (!has_room(&sends->run, messages, count))
         return 0;
     if (!send->is_oneway && !add_answer(&encoder->answers, &encoder->parts, send, &answer))
@@ -141,7 +155,7 @@ static bool read_packed(const Sends *sends, const RunQueue *queue, const SendHea
     message->flag = (int32_t)flag;
     message->sys_flag &= ~COMPRESSED;
     MessageKeys keys;
-    return is_ascii(properties) && read_message_keys(properties, &keys) && !keys.is_marked &&
+    return is_ascii(properties) && read_message_keys(properties, &keys) && keys.kind == PLAIN &&
            measure_message(&sends->run, queue, &keys, message);
 }
 
@@ -160,49 +174,171 @@ static int encode_batch(Sends *sends, RunQueue *queue, const SendHeader *send, S
             return PyErr_NoMemory(), -1;
     }
     return add_send(sends, queue, send, (const Message *)(const void *)messages->bytes,
-                    messages->size / sizeof(Message), uniq_key);
+                    messages->size / sizeof(Message), uniq_key, (Span){0});
 }
 
-/* -- delayed sends ---------------------------------------------------------------------------- */
+/* -- messages that wait ----------------------------------------------------------------------- */
 
-/* Read a delay level as clients write it; 0 for anything else. */
-static size_t read_level(const SendEncoder *encoder, Span text) {
+/* Read a number as clients write it, without zeros in front, up to a largest one; 0: stop. */
+static int64_t read_positive(Span text, int64_t number_max) {
     Cursor cursor = cursor_of(text);
-    size_t level = 0;
+    int64_t number = 0;
     for (int digit; (digit = take_byte(&cursor)) >= 0;) {
-        level = level * 10 + (size_t)(digit - '0');
-        if (digit < '0' || digit > '9' || level == 0 || level > encoder->level_count)
+        if (digit < '0' || digit > '9' || number > number_max / 10)
+            return 0;
+        number = number * 10 + (digit - '0');
+        if (number == 0 || number > number_max)
             return 0;
     }
-    return level;
+    return number;
 }
 
-/* Encode a delayed message: it waits in the queue of its level, and its unit has
- * the due time in place of the tags code. */
-static int encode_delayed(Sends *sends, const SendHeader *send, Message *message,
-                          const MessageKeys *keys) {
-    SendEncoder *encoder = sends->encoder;
-    size_t level = read_level(encoder, keys->delay);
-    if (level == 0 || keys->has_real)
-        return 0;
-    char names[32];
-    int name_bytes = snprintf(names, sizeof names, "\x02REAL_QID\x01%d\x02", (int)send->queue_id);
+static bool add_text(Buffer *buffer, const char *text) {
+    return buffer_add(buffer, text, strlen(text));
+}
+
+static bool add_span(Buffer *buffer, Span span) {
+    return buffer_add(buffer, span.start, span.size);
+}
+
+static bool add_number(Buffer *buffer, int64_t number) {
+    char digits[24];
+    snprintf(digits, sizeof digits, "%lld", (long long)number);
+    return add_text(buffer, digits);
+}
+
+/* Begin the properties that the broker adds to a message that waits; false without memory. */
+static bool begin_added(SendEncoder *encoder) {
     encoder->added.size = 0;
-    if (!buffer_add(&encoder->added, encoder->suffix.bytes, encoder->suffix.size) ||
-        !buffer_add(&encoder->added, "REAL_TOPIC\x01", 11) ||
-        !buffer_add(&encoder->added, send->topic.start, send->topic.size) ||
-        !buffer_add(&encoder->added, names, (size_t)name_bytes))
+    return add_span(&encoder->added, buffer_span(&encoder->suffix));
+}
+
+/* Put a message into the queue in which it waits; as `encode_send`.  The properties that the broker
+ * adds end with the queue for which it waits. */
+static int add_waiting(Sends *sends, Span topic, int32_t queue_id, const SendHeader *send,
+                       const MessageKeys *keys, Message *message, size_t later_bytes,
+                       const int64_t *tags_code, Span handle, RunQueue **queue) {
+    Buffer *added = &sends->encoder->added;
+    if (!add_text(added, "REAL_TOPIC\x01") || !add_span(added, send->topic) ||
+        !add_text(added, "\x02REAL_QID\x01") || !add_number(added, send->queue_id) ||
+        !add_text(added, "\x02"))
         return PyErr_NoMemory(), -1;
-    message->added = buffer_span(&encoder->added);
-    RunQueue *queue;
-    Span topic = {(const uint8_t *)SCHEDULE_TOPIC, sizeof SCHEDULE_TOPIC - 1};
-    int is_found = find_queue(&sends->run, topic, (int32_t)level - 1, &queue);
+    message->added = buffer_span(added);
+    if (message->properties.size + message->added.size + later_bytes > PROPERTIES_BYTES_MAX)
+        return 0;
+    int is_found = find_queue(&sends->run, topic, queue_id, queue);
     if (is_found != 1)
         return is_found;
-    if (!measure_message(&sends->run, queue, keys, message))
+    if (!measure_message(&sends->run, *queue, keys, message))
         return 0;
-    message->tags_code = sends->store_ms + encoder->delays_ms[level - 1];
-    return add_send(sends, queue, send, message, 1, keys->uniq_key);
+    if (tags_code != NULL)
+        message->tags_code = *tags_code;
+    return add_send(sends, *queue, send, message, 1, keys->uniq_key, handle);
+}
+
+#define SPAN_OF(text) ((Span){(const uint8_t *)(text), sizeof(text) - 1})
+
+/* Its unit has the due time in place of the tags code. */
+static int encode_delayed(Sends *sends, const SendHeader *send, const MessageKeys *keys,
+                          Message *message) {
+    SendEncoder *encoder = sends->encoder;
+    int64_t level = read_positive(keys->mark, (int64_t)encoder->level_count);
+    if (level == 0)
+        return 0;
+    if (!begin_added(encoder))
+        return PyErr_NoMemory(), -1;
+    int64_t due_ms = sends->store_ms + encoder->delays_ms[level - 1];
+    RunQueue *queue;
+    return add_waiting(sends, SPAN_OF(SCHEDULE_TOPIC), (int32_t)level - 1, send, keys, message, 0,
+                       &due_ms, (Span){0}, &queue);
+}
+
+/* Make the recall handle of a timed message (codec/recall.py); false without memory. */
+static bool make_handle(SendEncoder *encoder, const SendHeader *send, const MessageKeys *keys,
+                        int64_t out_ms) {
+    Buffer *text = &encoder->handle_text;
+    text->size = encoder->handle.size = 0;
+    return add_text(text, "v1 ") && add_span(text, send->topic) &&
+           add_span(text, buffer_span(&encoder->handle_middle)) && add_number(text, out_ms + 1) &&
+           add_text(text, " ") && add_span(text, keys->uniq_key) &&
+           add_base64(&encoder->handle, buffer_span(text));
+}
+
+/* Note what the timers need of a message: the fields of `Fresh`. */
+static bool note_timed(Sends *sends, const RunQueue *queue, const SendHeader *send,
+                       const Message *message, int64_t out_ms, int64_t due_ms) {
+    return append_new(sends->timed,
+                      Py_BuildValue("(LLILs#OL)", (long long)queue->next_offset - 1,
+                                    (long long)(sends->run.wrote - message->size), message->size,
+                                    (long long)out_ms, (const char *)send->topic.start,
+                                    (Py_ssize_t)send->topic.size, Py_None, (long long)due_ms));
+}
+
+static int encode_timed(Sends *sends, const SendHeader *send, const MessageKeys *keys,
+                        Message *message) {
+    SendEncoder *encoder = sends->encoder;
+    int64_t due_ms = read_positive(keys->mark, sends->timed_until_ms);
+    if (due_ms <= sends->store_ms)
+        return 0;
+    /* The slot before the due time, never the slot of the due time. */
+    int64_t out_ms = (due_ms - 1) / encoder->precision_ms * encoder->precision_ms;
+    if (out_ms < sends->timed_from_ms)
+        return 0;
+    if (!begin_added(encoder) || !add_text(&encoder->added, "TIMER_OUT_MS\x01") ||
+        !add_number(&encoder->added, out_ms) || !add_text(&encoder->added, "\x02") ||
+        !make_handle(encoder, send, keys, out_ms))
+        return PyErr_NoMemory(), -1;
+    RunQueue *queue;
+    int is_added = add_waiting(sends, SPAN_OF(TIMER_TOPIC), 0, send, keys, message, LATER_BYTES,
+                               NULL, buffer_span(&encoder->handle), &queue);
+    if (is_added == 1 && !note_timed(sends, queue, send, message, out_ms, due_ms))
+        return -1;
+    return is_added;
+}
+
+/* A text, or None. */
+static PyObject *text_of(Span text) {
+    if (text.start == NULL)
+        return Py_NewRef(Py_None);
+    return PyUnicode_FromStringAndSize((const char *)text.start, (Py_ssize_t)text.size);
+}
+
+/* Note what the transactions need of a half message: queue offset, physical offset, born time,
+ * group, and of its commit topic, queue, body, properties, flag, sysFlag, tags code, keys. */
+static bool note_half(Sends *sends, const RunQueue *queue, const SendHeader *send,
+                      const MessageKeys *keys, const Message *message, size_t real_bytes) {
+    const uint8_t *properties = sends->run.store->records.bytes + sends->run.store->records.size -
+                                message->properties.size - message->added.size;
+    size_t size = message->properties.size + message->added.size - real_bytes;
+    return append_new(
+        sends->halves,
+        Py_BuildValue("(LLLNNiy#y#iiL(NNN))", (long long)queue->next_offset - 1,
+                      (long long)(sends->run.wrote - message->size), (long long)send->born_ms,
+                      text_of(keys->group), text_of(send->topic), (int)send->queue_id,
+                      (const char *)message->body.start, (Py_ssize_t)message->body.size,
+                      (const char *)properties, (Py_ssize_t)size, (int)message->flag,
+                      (int)message->sys_flag, (long long)message->tags_code,
+                      text_of(keys->uniq_key),
+                      text_of(keys->keys), text_of(keys->tags)));
+}
+
+static int encode_half(Sends *sends, const SendHeader *send, const MessageKeys *keys,
+                       Message *message) {
+    SendEncoder *encoder = sends->encoder;
+    if (!sends->takes_halves || keys->has_check || !is_equal(keys->mark, "true", 4) ||
+        keys->group.start == NULL)
+        return 0;
+    if (!begin_added(encoder) || !add_text(&encoder->added, "__transactionId__\x01") ||
+        !add_span(&encoder->added, keys->uniq_key) || !add_text(&encoder->added, "\x02"))
+        return PyErr_NoMemory(), -1;
+    size_t before = encoder->added.size;
+    RunQueue *queue;
+    int is_added = add_waiting(sends, SPAN_OF(HALF_TOPIC), 0, send, keys, message, LATER_BYTES,
+                               NULL, (Span){0}, &queue);
+    if (is_added == 1 &&
+        !note_half(sends, queue, send, keys, message, encoder->added.size - before))
+        return -1;
+    return is_added;
 }
 
 /* -- a run ------------------------------------------------------------------------------------ */
@@ -219,7 +355,7 @@ static int encode_send(Sends *sends, const SendHeader *send, Span body) {
     MessageKeys keys;
     if (!read_message_keys(properties, &keys) || keys.uniq_key.size > UNIQ_KEY_BYTES_MAX ||
         !is_alphanumeric(keys.uniq_key) || (keys.has_wait_false && encoder->store.is_sync) ||
-        (send->is_batch ? keys.is_marked : keys.uniq_key.start == NULL))
+        (send->is_batch ? keys.kind != PLAIN : keys.uniq_key.start == NULL))
         return 0;
     RunQueue *queue;
     int is_found = find_queue(&sends->run, send->topic, send->queue_id, &queue);
@@ -230,12 +366,16 @@ static int encode_send(Sends *sends, const SendHeader *send, Span body) {
     if (send->is_batch)
         return encode_batch(sends, queue, send, body, keys.uniq_key);
     Message message = new_message(sends, send, body, properties);
-    if (keys.is_marked)
-        return encode_delayed(sends, send, &message, &keys);
+    if (keys.kind != PLAIN) {
+        static int (*const encode_kind[])(Sends *, const SendHeader *, const MessageKeys *,
+                                          Message *) = {
+            [DELAYED] = encode_delayed, [TIMED] = encode_timed, [HALF] = encode_half};
+        return keys.has_real ? 0 : encode_kind[keys.kind](sends, send, &keys, &message);
+    }
     message.added = buffer_span(&encoder->suffix);
     if (!measure_message(&sends->run, queue, &keys, &message))
         return 0;
-    return add_send(sends, queue, send, &message, 1, keys.uniq_key);
+    return add_send(sends, queue, send, &message, 1, keys.uniq_key, (Span){0});
 }
 
 /* Encode the sends of the data from `position` on; the end of the last one, -1: an exception. */
@@ -258,19 +398,22 @@ static Py_ssize_t encode_sends(Sends *sends, size_t position) {
 
 PyDoc_STRVAR(
     encode_doc,
-    "encode(data, position, wrote, limit, store_ms, origin, body_bytes_max)\n--\n\n"
+    "encode(data, position, wrote, limit, store_ms, origin, body_bytes_max, timed_from_ms,\n"
+    "       timed_until_ms, takes_halves)\n--\n\n"
     "Encode the plain sends of `data` from `position` on; None where the first frame is none.\n\n"
     "`wrote` is the physical offset of the first record, `limit` where the log file ends, `origin`\n"
     "the part of a record with hosts and store time.  Returns the end of the last frame, the\n"
-    "answers, and the run: records, queues (queue, units, next queue offset, first physical\n"
-    "offset), index keys, arrivals at watched queues.");
+    "answers, the run (records, queues with units, next queue offset and first physical offset,\n"
+    "index keys, arrivals at watched queues), and what Python needs of timed and half messages.");
 
 static PyObject *encode(SendEncoder *self, PyObject *arguments) {
     PyObject *data, *store_ms, *origin;
     Py_ssize_t position;
-    long long wrote, limit, body_bytes_max;
-    if (!PyArg_ParseTuple(arguments, "SnLLO!SL", &data, &position, &wrote, &limit, &PyLong_Type,
-                          &store_ms, &origin, &body_bytes_max))
+    long long wrote, limit, body_bytes_max, timed_from_ms, timed_until_ms;
+    int takes_halves;
+    if (!PyArg_ParseTuple(arguments, "SnLLO!SLLLp", &data, &position, &wrote, &limit, &PyLong_Type,
+                          &store_ms, &origin, &body_bytes_max, &timed_from_ms, &timed_until_ms,
+                          &takes_halves))
         return NULL;
     if (position < 0 || position > PyBytes_Size(data) || PyBytes_Size(origin) != ORIGIN_BYTES ||
         wrote < 0 || limit < wrote || body_bytes_max < 0 || body_bytes_max > INT32_MAX ||
@@ -285,6 +428,11 @@ static PyObject *encode(SendEncoder *self, PyObject *arguments) {
     sends->data = (Span){(const uint8_t *)PyBytes_AsString(data), (size_t)PyBytes_Size(data)};
     sends->origin = (Span){(const uint8_t *)PyBytes_AsString(origin), ORIGIN_BYTES};
     sends->store_ms = PyLong_AsLongLong(store_ms);
+    sends->timed_from_ms = timed_from_ms;
+    sends->timed_until_ms = timed_until_ms;
+    sends->takes_halves = takes_halves;
+    sends->timed = PyList_New(0);
+    sends->halves = PyList_New(0);
     self->answers.size = 0;
     PyObject *result = NULL;
     if (run_open(&sends->run, &self->store, wrote, limit, store_ms, body_bytes_max) &&
@@ -293,9 +441,12 @@ static PyObject *encode(SendEncoder *self, PyObject *arguments) {
         if (end == position)
             result = Py_NewRef(Py_None);
         else if (end > position)
-            result = Py_BuildValue("(nNN)", end, buffer_bytes(&self->answers), run_result(&sends->run));
+            result = Py_BuildValue("(nNNOO)", end, buffer_bytes(&self->answers),
+                                   run_result(&sends->run), sends->timed, sends->halves);
     }
     run_close(&sends->run);
+    Py_CLEAR(sends->timed);
+    Py_CLEAR(sends->halves);
     free(sends);
     return result;
 }
@@ -310,18 +461,22 @@ static bool copy_bytes(Buffer *buffer, PyObject *bytes) {
 static int initialise(SendEncoder *self, PyObject *arguments, PyObject *keywords) {
     static char *names[] = {"queue_counts", "moving_topics", "topics",      "queue_type",
                             "suffix",       "json_answer",   "binary_answer", "id_start",
-                            "sys_flag_mask", "delays_ms",   "is_indexed",  "is_sync",   NULL};
+                            "sys_flag_mask", "delays_ms",   "precision_ms", "broker_name",
+                            "is_indexed",   "is_sync",     NULL};
     PyObject *queue_counts, *moving_topics, *topics, *queue_type, *suffix, *id_start, *delays_ms;
+    PyObject *broker_name;
+    long long precision_ms;
     PyObject *json_start, *json_middle, *json_end, *binary_start, *binary_end;
     if (!PyArg_ParseTupleAndKeywords(
-            arguments, keywords, "O!OO!OS(SSS)(SS)SISpp", names, &PyDict_Type, &queue_counts,
+            arguments, keywords, "O!OO!OS(SSS)(SS)SISLSpp", names, &PyDict_Type, &queue_counts,
             &moving_topics, &PyDict_Type, &topics, &queue_type, &suffix, &json_start, &json_middle,
             &json_end, &binary_start, &binary_end, &id_start,
-            &self->sys_flag_mask, &delays_ms, &self->store.is_indexed, &self->store.is_sync))
+            &self->sys_flag_mask, &delays_ms, &precision_ms, &broker_name, &self->store.is_indexed, &self->store.is_sync))
         return -1;
     size_t delays_bytes = (size_t)PyBytes_Size(delays_ms);
     if (PyBytes_Size(binary_start) != 5 || self->queue_counts != NULL ||
-        delays_bytes > sizeof self->delays_ms || delays_bytes % sizeof(int64_t) != 0) {
+        delays_bytes > sizeof self->delays_ms || delays_bytes % sizeof(int64_t) != 0 ||
+        precision_ms < 1) {
         PyErr_SetString(PyExc_ValueError, "SendEncoder() got an argument that is out of range");
         return -1;
     }
@@ -330,12 +485,15 @@ static int initialise(SendEncoder *self, PyObject *arguments, PyObject *keywords
     if (!store_open(&self->store, topics, queue_type))
         return -1;
     memcpy(self->delays_ms, PyBytes_AsString(delays_ms), delays_bytes);
+    self->precision_ms = precision_ms;
     self->level_count = delays_bytes / sizeof(int64_t);
     AnswerParts *parts = &self->parts;
     if (!copy_bytes(&self->suffix, suffix) || !copy_bytes(&parts->json_start, json_start) ||
         !copy_bytes(&parts->json_middle, json_middle) || !copy_bytes(&parts->json_end, json_end) ||
         !copy_bytes(&parts->binary_start, binary_start) ||
-        !copy_bytes(&parts->binary_end, binary_end) || !copy_bytes(&parts->id_start, id_start)) {
+        !copy_bytes(&parts->binary_end, binary_end) || !copy_bytes(&parts->id_start, id_start) ||
+        !add_text(&self->handle_middle, " ") || !buffer_add(&self->handle_middle, PyBytes_AsString(broker_name), (size_t)PyBytes_Size(broker_name)) ||
+        !add_text(&self->handle_middle, " ")) {
         PyErr_NoMemory();
         return -1;
     }
@@ -365,7 +523,7 @@ static void deallocate(SendEncoder *self) {
     Buffer *buffers[] = {&self->suffix,       &parts->json_start, &parts->json_middle,
                          &parts->json_end,    &parts->binary_start, &parts->binary_end,
                          &parts->id_start,    &self->text,        &self->added,
-                         &self->messages,     &self->answers};
+                         &self->handle_middle, &self->handle_text, &self->handle, &self->messages,     &self->answers};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         buffer_free(buffers[i]);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);

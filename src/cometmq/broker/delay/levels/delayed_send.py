@@ -20,7 +20,6 @@ class DelayedKind(SendKind):
     """Delayed messages of one broker; a shape's detail is the level."""
 
     mark = f"{prop.DELAY}\x01"
-    native_topic = SCHEDULE_TOPIC
     dropped = (prop.TIMER_DELAY_SEC, prop.TIMER_DELAY_MS, prop.TIMER_DELIVER_MS)
 
     def __init__(self, state: BrokerState, schedule: ScheduleService) -> None:
@@ -89,6 +88,6 @@ class DelayedKind(SendKind):
         for level, queue_offset in last.items():
             self._schedule.added(level, queue_offset, now_ms)
 
-    def encoded(self, queue_id: int, following: int, now_ms: int) -> None:
-        """Tell the schedule of messages."""
-        self._schedule.added(queue_id + 1, following - 1, now_ms)
+    def encoded(self, level: int, following: int, now_ms: int) -> None:
+        """Tell the schedule of messages that the native core has put into the queue of a level."""
+        self._schedule.added(level, following - 1, now_ms)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -28,6 +28,9 @@ from cometmq.model.names import RETRY_PREFIX, TIMER_TOPIC
 from cometmq.store.base.results import PutItem, PutResult
 from cometmq.store.timer.timer_slots import BadTimer, TimerRules, asked_due_ms, has_timer
 from cometmq.wire.header.headers import SendMessageHeader
+
+if TYPE_CHECKING:
+    from cometmq.native import NotedTimed
 
 __all__ = ["TimedKind", "Timing"]
 
@@ -212,6 +215,27 @@ class TimedKind(SendKind):
         if sends[0].real_topic.startswith(RETRY_PREFIX):
             return None
         return encode_recall_handles(handles)
+
+    # -- what the native core has stored ----------------------------------------------------
+
+    @property
+    def precision_ms(self) -> int:
+        """The width of a slot of the wheel."""
+        return self._rules.precision_ms
+
+    def native_span(self, now_ms: int) -> tuple[int, int]:
+        """Return the first slot and the last due time that the core takes; (0, 0) for none.
+
+        Messages for loaded slots go the way of Python, which keeps them in memory.
+        """
+        if self._timers is None or not self.is_open():
+            return 0, 0
+        return self._timers.open_to_ms, now_ms + self._state.config.timer_max_delay_sec * 1000
+
+    def encoded(self, notes: Sequence[NotedTimed]) -> None:
+        """Hand messages to the timers."""
+        if self._timers is not None:
+            self._timers.added([Fresh(*note) for note in notes])
 
 
 def _real_item(send: Send) -> PutItem:
