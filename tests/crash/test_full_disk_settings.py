@@ -24,6 +24,7 @@ from cometmq.errors import CometError
 from cometmq.model import MessageQueue
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import TopicConfig
+from cometmq.store.base.disk import RealDisk
 from cometmq.testing import embedded_cluster
 from cometmq.wire.body.admin import encode_group_config
 from cometmq.wire.body.client import LockBatchRequest, LockBatchResponse
@@ -119,7 +120,9 @@ def test_what_a_restart_would_forget_is_not_acknowledged(tmp_path: Path) -> None
 @on_loop
 async def test_a_refused_change_is_written_when_there_is_room(tmp_path: Path) -> None:
     """Without anybody asking again; a send to a topic made for it is refused until then."""
-    with mounted(tmp_path / "disk") as disk:
+    with mounted(tmp_path / "disk") as disk, pytest.MonkeyPatch.context() as patch:
+        # Above a mark every send is refused, as soon as somebody looks; this is about the files.
+        patch.setattr(RealDisk, "usage", lambda self, path: (100, 50))
         filler = Filler(disk)
         async with embedded_cluster(SETTINGS, store_path=str(disk / "store")) as cluster:
             address = cluster.name_server_address
