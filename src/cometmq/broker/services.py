@@ -111,7 +111,8 @@ def build_services(
     """
     now_ms = env.clock.now_ms()
     files = BrokerFiles(config, disk, env.workers)
-    topics, groups, offsets = files.load_topics(), files.load_groups(), files.load_consumer_offsets()
+    topics, groups = files.load_topics(), files.load_groups()
+    offsets = files.load_consumer_offsets()
     topics.seed(_system_topics(config), now_ms)
     if not files.are_topics_sound:
         _adopt_queues(topics, store, now_ms)
@@ -139,7 +140,6 @@ def build_services(
     if timer_counts is not None:
         files.attach_timers(timer_counts)
     carried = carry(store, disk, schedule, env.workers, has_timers=timers is not None)
-
     transactions = TransactionService(state)
     growing = GrowingTopics(state, transactions.halves)
     delayed, timed = DelayedKind(state, schedule), TimedKind(state, rules, timers)
