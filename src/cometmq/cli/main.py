@@ -70,6 +70,11 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
         "parking",
         "Inspect, retry and skip parked message groups.",
     ),
+    "outbox": (
+        "cometmq.cli.admin.outbox",
+        "outbox",
+        "Show an outbox, send dead rows again, run a relay.",
+    ),
     "app": ("cometmq.cli.serve.app", "app", "Run the handlers of a program."),
     "delay-gateway": (
         "cometmq.cli.serve.delay_gateway",

@@ -4,6 +4,7 @@ SQLAlchemy runs a plain function on an asyncio connection (``run_sync``), so eac
 written once.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias, TypeVar
@@ -70,6 +71,13 @@ class Database:
             return self._run_async(self.engine, work)
         with self.engine.begin() as connection:
             return work(connection)
+
+    async def wait(self, work: Callable[[Connection], T]) -> T:
+        """Run a function in a transaction from an event loop; a plain engine runs in a thread."""
+        if isinstance(self.engine, AsyncEngine):
+            return await self._run_async(self.engine, work)
+        result: T = await asyncio.to_thread(self.run, work)
+        return result
 
     @staticmethod
     async def _run_async(engine: AsyncEngine, work: Callable[[Connection], T]) -> T:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from cometmq import DeadLetter, ReceivedMessage, RetryLater
+from cometmq.patterns.base.names import OUTBOX_ID
 
 __all__ = ["KeyOf", "by_keys", "by_message_id", "keys_of"]
 
@@ -11,9 +12,13 @@ KeyOf: TypeAlias = Callable[[ReceivedMessage], str]
 
 
 def by_message_id(message: ReceivedMessage) -> str:
-    """The producer's message id, which every try has; a repeated send by hand has another one."""
+    """The id of an outbox's row, else the producer's message id, which every try has.
+
+    A second send by the program has another message id.
+    """
     properties = message.properties
-    return properties.get("UNIQ_KEY") or properties.get("ORIGIN_MESSAGE_ID") or message.message_id
+    name = properties.get(OUTBOX_ID) or properties.get("UNIQ_KEY")
+    return name or properties.get("ORIGIN_MESSAGE_ID") or message.message_id
 
 
 def by_keys(message: ReceivedMessage) -> str:

@@ -1,0 +1,128 @@
+"""`cometmq outbox`: shows what an outbox has, sends dead rows again, and runs a relay.
+
+Job: options and listings. It must not know the tables; `cometmq.patterns.outbox` does.
+"""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from cometmq.cli.terminal.options import json_option, name_server_option, set_up_logging
+
+if TYPE_CHECKING:
+    from cometmq.patterns.outbox import Outbox
+
+__all__ = ["outbox"]
+
+_database_option = click.option(
+    "--database",
+    "url",
+    metavar="URL",
+    envvar="COMETMQ_OUTBOX",
+    show_envvar=True,
+    required=True,
+    help="SQLAlchemy's URL of the database, such as postgresql+psycopg://user@host/shop.",
+)
+
+
+@click.group("outbox", short_help="Show an outbox, send dead rows again, run a relay.")
+def outbox() -> None:
+    """Show an outbox, send dead rows again, run a relay."""
+
+
+def _open(url: str) -> "Outbox":
+    from cometmq.extras import require
+
+    require("patterns", "cometmq outbox")
+    from sqlalchemy import create_engine
+
+    from cometmq.patterns.outbox import Outbox
+
+    return Outbox(create_engine(url))
+
+
+@outbox.command("status", short_help="How many rows wait, and since when.")
+@_database_option
+@json_option
+@click.option("--metrics", is_flag=True, help="Print the figures in Prometheus's text format.")
+@click.pass_context
+def status(ctx: click.Context, url: str, as_json: bool, metrics: bool) -> None:
+    """Print how many rows wait, are tried again and are dead, and the age of the oldest."""
+    set_up_logging(ctx)
+    from cometmq.cli.terminal.output import print_listing
+
+    figures = _open(url).status()
+    if metrics:
+        click.echo(figures.metrics(), nl=False)
+        return
+    row = {
+        "waiting": figures.waiting,
+        "retrying": figures.retrying,
+        "dead": figures.dead,
+        "oldest_ms": figures.oldest_ms,
+    }
+    print_listing([row], as_json=as_json, empty="")
+
+
+@outbox.command("dead", short_help="The dead rows, with the error of the last try.")
+@_database_option
+@json_option
+@click.option("--count", default=100, show_default=True, help="List at most so many rows.")
+@click.pass_context
+def dead(ctx: click.Context, url: str, as_json: bool, count: int) -> None:
+    """List the oldest dead rows, with the error of the last try."""
+    set_up_logging(ctx)
+    from cometmq.cli.terminal.output import print_listing
+
+    rows = [
+        {
+            "id": row.id,
+            "created": datetime.fromtimestamp(row.created_ms / 1000, tz=UTC).isoformat(
+                timespec="milliseconds"
+            ),
+            "topic": row.topic,
+            "order_key": row.order_key or None,
+            "tries": row.tries,
+            "error": row.error,
+        }
+        for row in _open(url).dead_rows(count)
+    ]
+    print_listing(rows, as_json=as_json, empty="no row is dead")
+
+
+@outbox.command("retry", short_help="Send dead rows again.")
+@click.argument("ids", type=int, nargs=-1, metavar="[ID]...")
+@_database_option
+@click.pass_context
+def retry(ctx: click.Context, ids: tuple[int, ...], url: str) -> None:
+    """Let the dead rows with these IDs (default: all) be sent again."""
+    set_up_logging(ctx)
+    count = _open(url).retry_dead(ids or None)
+    click.echo(f"{count} rows are sent again")
+
+
+@outbox.command("relay", short_help="Send an outbox's rows, in the foreground.")
+@_database_option
+@name_server_option
+@click.option(
+    "--group", default="outbox", show_default=True, help="The producer group of the relay."
+)
+@click.pass_context
+def relay(ctx: click.Context, url: str, name_server: str, group: str) -> None:
+    """Send the rows of an outbox until Ctrl-C or SIGTERM; several relays share one outbox."""
+    set_up_logging(ctx)
+    from cometmq.client import Producer
+    from cometmq.net.loop import run
+    from cometmq.patterns.outbox import Relay
+
+    rows = _open(url)
+    rows.create()
+
+    async def send() -> None:
+        async with Producer(group, name_server=name_server) as producer, Relay(rows, producer):
+            click.echo("relay is running", err=True)
+            await asyncio.Event().wait()
+
+    run(send())
