@@ -9,6 +9,7 @@
     |  `- one class per code that callers tell apart (see ``REMOTE_ERRORS``)
     |- StoreError             the disk or its files
     |  |- StoreCorrupt | DiskFull | StoreLocked | MessageIllegal
+    |  |- StoreFollows | ReplicasMissing
     |  `- StoreClosed > StoreFailed
     |- ClientError            our client could not do what was asked
     |  |- RequestTimeout (TimeoutError) | ConnectFailed (ConnectionError) > TlsFailed
@@ -58,6 +59,7 @@ __all__ = [
     "QueryNotFound",
     "RemoteError",
     "RemoteProtocolError",
+    "ReplicasMissing",
     "RequestNotSupported",
     "RequestTimeout",
     "ResponseCode",
@@ -67,6 +69,7 @@ __all__ = [
     "StoreCorrupt",
     "StoreError",
     "StoreFailed",
+    "StoreFollows",
     "StoreLocked",
     "SubscriptionFault",
     "TlsFailed",
@@ -266,6 +269,14 @@ class StoreCorrupt(StoreError):
 
 class DiskFull(StoreError):
     """The disk is above its watermark or has no block left; reads go on, writes are refused."""
+
+
+class StoreFollows(StoreError):
+    """The store takes its records from a master's log, so it takes none from producers."""
+
+
+class ReplicasMissing(StoreError):
+    """Fewer replicas are in sync than every message must have; nothing was stored."""
 
 
 class StoreLocked(StoreError):

@@ -19,6 +19,7 @@ from cometmq.broker.delay.wheel.service import TimerService
 from cometmq.broker.extensions.staging.service import StagingService
 from cometmq.broker.files.carrying import CarriedGoods
 from cometmq.broker.pull.filters import FilterService
+from cometmq.broker.replication.master import ReplicaServer
 from cometmq.broker.send.native_sends import NativeKinds
 from cometmq.broker.services import Services, build_services, handlers
 from cometmq.broker.transaction.service import TransactionService
@@ -39,6 +40,8 @@ log = logging.getLogger("cometmq.broker")
 ReportProgress = Callable[[str, int, int], None]
 CONFIG_WRITE_WAIT_S = 10.0
 """How long a stop waits for a configuration write that a worker has begun."""
+_HA_PORT_DISTANCE = 1
+"""Slaves follow at the port above by default, as in RocketMQ."""
 _VIP_PORT_DISTANCE = 2
 """Clients up to 4.4.0 send to the port two below (docs/internals/protocol.md#vip-port)."""
 
@@ -70,6 +73,7 @@ class Broker:
         self._server = RemotingServer(env, {}, on_open=self._opened, on_close=self._closed)
         self._port = 0
         self._address = ""
+        self._replicas: ReplicaServer | None = None
         self._services: Services | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -122,6 +126,11 @@ class Broker:
         return self.services.staging
 
     @property
+    def replicas(self) -> ReplicaServer | None:
+        """What sends the log to slaves; None on a slave, and where nothing listens for them."""
+        return self._replicas
+
+    @property
     def timers(self) -> TimerService:
         """Exact timers of the running broker.
 
@@ -162,18 +171,26 @@ class Broker:
             store = self._make_store()
             self.recovery = store.load(progress)
             config = with_sizes_of(store.config, config)
+            await self._listen_ha(config, store, ip)
             services = build_services(
-                config, self.env, self._disk, store, self._address, was_killed=was_killed
+                config,
+                self.env,
+                self._disk,
+                store,
+                self._address,
+                was_killed=was_killed,
+                replicas=self._replicas,
             )
             self._services = services
             self._server.handlers.update(handlers(services, self._disk, self._config_path))
-            self._server.runs = {
-                SendCommand: services.send.send_run,
-                EndCommand: services.transactions.end_run,
-            }
-            self._server.front = services.send.front(
-                NativeKinds(services.delayed, services.timed, services.half)
-            )
+            if not config.is_slave:
+                self._server.runs = {
+                    SendCommand: services.send.send_run,
+                    EndCommand: services.transactions.end_run,
+                }
+                self._server.front = services.send.front(
+                    NativeKinds(services.delayed, services.timed, services.half)
+                )
             if config.listen_port:
                 await self._server.listen(config.bind_address, config.listen_port)
                 await self._listen_vip()
@@ -198,6 +215,20 @@ class Broker:
             store_config(self._config, host), self._disk, env.workers, env.clock.now_ms
         )
 
+    async def _listen_ha(self, config: BrokerConfig, store: MessageStore, ip: str) -> None:
+        """On a master, listen for slaves.
+
+        A configuration that names no role is a broker alone, and listens only if it names a port.
+        """
+        port = config.ha_listen_port
+        if config.is_slave or (not config.broker_role and port <= 0):
+            return
+        if port <= 0:
+            port = self._port + _HA_PORT_DISTANCE if config.listen_port else 0
+        self._replicas = ReplicaServer(config, self.env, store)
+        await self._replicas.listen(config.bind_address, port)
+        self._replicas.address = format_address(config.broker_ip2 or ip, self._replicas.port)
+
     async def _listen_vip(self) -> None:
         """Listen on the port of old clients too; somebody else having it is no fault."""
         port = self._port - _VIP_PORT_DISTANCE
@@ -212,18 +243,21 @@ class Broker:
         """Start timers and register; from here on the broker serves."""
         loop = asyncio.get_running_loop()
         services.store.start(loop.call_later)
-        services.schedule.start()
-        if services.timers is not None:
-            services.timers.start()
-        services.staging.start()
-        services.transactions.start()
-        services.growing.start()
+        if services.following is None:
+            services.schedule.start()
+            if services.timers is not None:
+                services.timers.start()
+            services.staging.start()
+            services.transactions.start()
+            services.growing.start()
         services.state.stats.start()
         services.files.start()
         services.files.topics_changed()
         services.state.groups_changed()
         self._scan_later(services)
         await services.registration.start()
+        if services.following is not None:
+            services.following.start()
 
     def _scan_later(self, services: Services) -> None:
         self._expiry = asyncio.get_running_loop().call_later(
@@ -263,8 +297,12 @@ class Broker:
         """Unregister, close all connections, and end every timer."""
         services = self._services
         if services is not None:
+            if services.following is not None:
+                await services.following.stop()
             await services.registration.stop()
         self._server.stop_listening()
+        if self._replicas is not None:
+            self._replicas.stop()
         if self._expiry is not None:
             self._expiry.cancel()
         if services is not None:

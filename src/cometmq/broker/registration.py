@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Protocol
 
 from cometmq.broker.base.config import BrokerConfig
 from cometmq.codec.crc import body_crc
@@ -35,7 +35,7 @@ from cometmq.wire.body.route import (
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import RemotingCommand
 
-__all__ = ["RegistrationService"]
+__all__ = ["HaAddress", "RegistrationService"]
 
 log = logging.getLogger("cometmq.broker")
 
@@ -49,6 +49,13 @@ UNREGISTER_TIMEOUT_MS: Final = 2_000
 CONNECT_TIMEOUT_MS: Final = 3_000
 WAIT_MAX_MS: Final = 1_000
 """A client waits at most this long until its new topic is routable; then it retries anyway."""
+
+
+class HaAddress(Protocol):
+    """What slaves get the log from."""
+
+    address: str
+    """``host:port`` to announce."""
 
 
 class _NameServer:
@@ -79,10 +86,16 @@ class RegistrationService:
     Args:
         address: ``host:port`` of the broker.
         topics: what to announce.
+        ha: what sends the log to slaves; None where nobody listens.
     """
 
     def __init__(
-        self, env: Environment, config: BrokerConfig, address: str, topics: TopicTable
+        self,
+        env: Environment,
+        config: BrokerConfig,
+        address: str,
+        topics: TopicTable,
+        ha: HaAddress | None = None,
     ) -> None:
         self._env = env
         self._config = config
@@ -90,10 +103,14 @@ class RegistrationService:
             "brokerName": config.broker_name,
             "brokerAddr": address,
             "clusterName": config.broker_cluster_name,
-            "brokerId": "0",
-            # The field must be there; it is empty because nobody listens for replicas.
-            "haServerAddr": "",
+            "brokerId": str(config.member_id),
+            # The field must be there, also where nobody listens for slaves.
+            "haServerAddr": "" if ha is None else ha.address,
         }
+        self.master_address: str | None = None
+        """``host:port`` of the master, on a slave: the last that a name server has named."""
+        self.master_ha_address: str | None = None
+        """``host:port`` at which that master sends its log."""
         self._topics = topics
         self._pool = ChannelPool(env, on_close=self._lost)
         self._name_servers = {server: _NameServer(server) for server in config.name_servers()}
@@ -153,6 +170,12 @@ class RegistrationService:
             self._release(waiter)
         await asyncio.gather(*map(self._unregister, self._name_servers.values()))
         await self._pool.close()
+
+    def ask_for_master(self) -> None:
+        """On a slave, register again soon: the answers name the present master."""
+        for server in self._name_servers.values():
+            server.needs_all = True
+            server.wake.set()
 
     def topic_changed(self, config: TopicConfig) -> None:
         """Announce a new or changed topic to every name server."""
@@ -214,7 +237,8 @@ class RegistrationService:
             now_ms = self._env.clock.now_ms()
             if now_ms >= next_full_ms:
                 next_full_ms = now_ms + self._config.register_name_server_period
-                if not await self._is_up_to_date(server):
+                # A slave always registers: only that answer names the master.
+                if self._config.is_slave or not await self._is_up_to_date(server):
                     server.needs_all = True
             if server.needs_all or server.changed:
                 if await self._register(server):
@@ -307,6 +331,9 @@ class RegistrationService:
         if response.code != ResponseCode.SUCCESS:
             self._report(server, f"it answered {response.code}: {response.remark}")
             return False
+        if code == RequestCode.REGISTER_BROKER and response.ext_fields.get("masterAddr"):
+            self.master_address = response.ext_fields["masterAddr"]
+            self.master_ha_address = response.ext_fields.get("haServerAddr")
         if server.failed_since is not None:
             away_s = self._env.clock.monotonic() - server.failed_since
             log.info("name server %s is back after %.1f s: registered", server.address, away_s)

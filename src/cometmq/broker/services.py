@@ -40,6 +40,10 @@ from cometmq.broker.pull.lookup import LookupProcessor
 from cometmq.broker.pull.offset import OffsetProcessor
 from cometmq.broker.pull.pull import PullProcessor
 from cometmq.broker.registration import RegistrationService
+from cometmq.broker.replication.answers import ReplicationProcessor
+from cometmq.broker.replication.following import Following
+from cometmq.broker.replication.master import ReplicaServer
+from cometmq.broker.replication.refusals import slave_refusals
 from cometmq.broker.send.reply import ReplyProcessor
 from cometmq.broker.send.send import SendProcessor
 from cometmq.broker.transaction.counts import TransactionCounts
@@ -88,6 +92,10 @@ class Services:
     client: ClientProcessor
     queue_locks: QueueLockProcessor
     staging: StagingService
+    replicas: ReplicaServer | None
+    """What sends the log to slaves; None where nothing listens for them."""
+    following: Following | None
+    """What copies the master's log and tables; None on a master."""
 
 
 def build_services(
@@ -98,12 +106,14 @@ def build_services(
     address: str,
     *,
     was_killed: bool,
+    replicas: ReplicaServer | None = None,
 ) -> Services:
     """Load the tables and make the parts.  Blocks; starts nothing.
 
     Args:
         store: loaded.
         address: ``host:port`` to announce.
+        replicas: what sends the log to slaves; None where nothing listens for them.
         was_killed: the broker that had the store before did not stop in order.
 
     Raises:
@@ -117,7 +127,7 @@ def build_services(
     if not files.are_topics_sound:
         _adopt_queues(topics, store, now_ms)
     groups.seed(now_ms)
-    registration = RegistrationService(env, config, address, topics)
+    registration = RegistrationService(env, config, address, topics, replicas)
     state = BrokerState(
         config,
         env,
@@ -139,7 +149,8 @@ def build_services(
     )
     if timer_counts is not None:
         files.attach_timers(timer_counts)
-    carried = carry(store, disk, schedule, env.workers, has_timers=timers is not None)
+    is_served = timers is not None or config.is_slave
+    carried = carry(store, disk, schedule, env.workers, has_timers=is_served)
     transactions = TransactionService(state)
     growing = GrowingTopics(state, transactions.halves)
     delayed, timed = DelayedKind(state, schedule), TimedKind(state, rules, timers)
@@ -169,15 +180,8 @@ def build_services(
         state.queue_locks.restore(owners, now_ms)
     staging = _make_staging(state, files, send, waiting, pull)
 
-    state.watch_topics(
-        changed=lambda _: send.forget_topics(), deleted=lambda _: send.forget_topics()
-    )
-    state.watch_topics(changed=growing.topic_changed, deleted=growing.topic_deleted)
-    state.watch_topics(deleted=pull.hold.drop_topic)
-    state.watch_topics(
-        changed=lambda _: files.topics_changed(), deleted=lambda _: files.topics_changed()
-    )
-    state.watch_topics(changed=registration.topic_changed, deleted=registration.topic_deleted)
+    _watch_topics(state, files, registration, send, growing, pull)
+    following = Following(state, registration, schedule, disk) if config.is_slave else None
     return Services(
         store=store,
         state=state,
@@ -199,7 +203,29 @@ def build_services(
         client=ClientProcessor(state, filters),
         queue_locks=QueueLockProcessor(state, *files.attach_queue_locks(state.queue_locks)),
         staging=staging,
+        replicas=replicas,
+        following=following,
     )
+
+
+def _watch_topics(
+    state: BrokerState,
+    files: BrokerFiles,
+    registration: RegistrationService,
+    send: SendProcessor,
+    growing: GrowingTopics,
+    pull: PullProcessor,
+) -> None:
+    """Tell everybody who keeps something about topics of their changes."""
+    state.watch_topics(
+        changed=lambda _: send.forget_topics(), deleted=lambda _: send.forget_topics()
+    )
+    state.watch_topics(changed=growing.topic_changed, deleted=growing.topic_deleted)
+    state.watch_topics(deleted=pull.hold.drop_topic)
+    state.watch_topics(
+        changed=lambda _: files.topics_changed(), deleted=lambda _: files.topics_changed()
+    )
+    state.watch_topics(changed=registration.topic_changed, deleted=registration.topic_deleted)
 
 
 def _make_staging(
@@ -270,6 +296,16 @@ def handlers(services: Services, disk: Disk, config_path: str | None) -> dict[in
         {} if services.timer_counts is None else services.timer_counts.handlers(),
     ):
         table.update(codes)
+    timers = services.timers
+    replication = ReplicationProcessor(
+        state,
+        services.replicas,
+        services.following,
+        None if timers is None else lambda: timers.checkpoint,
+    )
+    table.update(replication.handlers())
+    if services.following is not None:
+        table.update(slave_refusals(state.config))
     return table
 
 

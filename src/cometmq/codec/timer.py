@@ -24,6 +24,7 @@ from cometmq.errors import CodecError
 
 __all__ = [
     "MAGIC_TIMER_BLANK",
+    "TIMER_CHECKPOINT_BODY_BYTES",
     "TIMER_DEFAULT",
     "TIMER_DELETE",
     "TIMER_LOG_UNIT",
@@ -57,6 +58,7 @@ TIMER_DELETE: Final = 4
 MAGIC_TIMER_BLANK: Final = -875286124  # 0xCBD43194
 _MAGIC_MASK: Final = 0xF
 _CHECKPOINT: Final = struct.Struct(">qqqqqqq")
+TIMER_CHECKPOINT_BODY_BYTES: Final = _CHECKPOINT.size
 _CHECKPOINT_BYTES: Final = 4096
 
 

@@ -6,6 +6,7 @@ running event loop's ``call_later``, which the simulator's loop drives by virtua
 """
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ __all__ = [
     "ThreadWorkers",
     "WorkerPool",
     "let_go",
+    "physical_memory_bytes",
     "system_environment",
 ]
 
@@ -51,6 +53,14 @@ class SystemClock:
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+
+def physical_memory_bytes() -> int:
+    """Return the machine's memory; 16 GiB where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return 16 << 30
 
 
 def let_go() -> None:

@@ -26,7 +26,7 @@ from cometmq.codec.consume_queue import (
     CqUnit,
     is_cq_ext_address,
 )
-from cometmq.errors import StoreClosed
+from cometmq.errors import StoreClosed, StoreError
 from cometmq.model.offsets import PhysicalOffset, QueueOffset
 from cometmq.store.append.appender import Appender
 from cometmq.store.base.checkpoint import JavaCheckpoint
@@ -35,6 +35,7 @@ from cometmq.store.base.results import TimeBoundary
 from cometmq.store.index.service import IndexService
 from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.log.flush import Flusher
+from cometmq.store.log.reader import LogReader
 from cometmq.store.queue.consume_queue import (
     ConsumeQueue,
     ConsumeQueues,
@@ -48,6 +49,7 @@ from cometmq.store.queue.search import QueueSearch
 from cometmq.store.queue.writer import QueueWriter
 from cometmq.store.read.reader import MessageReader
 from cometmq.store.recovery.recovery import Recovery
+from cometmq.store.replica import ReplicaAppender
 from cometmq.store.retention.moving import Mover
 from cometmq.store.retention.retention import Retention
 from cometmq.store.scrub.scrub import Scrubber
@@ -144,6 +146,10 @@ class MessageStore:
             self._retention,
             lambda: self._upkeep.leave_cut_file(),  # noqa: PLW0108 - made below
         )
+        self.replica = ReplicaAppender(
+            config, disk, self._log, self._queues, self._writer, self._index, self._appender, clock
+        )
+        """Appends a master's log; only where `refuse_puts` keeps everything else out."""
         self._process_id = os.getpid()
         self._upkeep = Upkeep(
             config,
@@ -325,6 +331,51 @@ class MessageStore:
         """Physical offset at which the log begins."""
         return self._log.min_offset
 
+    def log_bytes(
+        self, physical_offset: int, size: int, *, allow_cold: bool = False
+    ) -> memoryview | None:
+        """Return bytes of the log, which may begin and end inside records, as they are.
+
+        They end at the end of their file, and where the log ends.  None means that they are not in
+        memory; with `allow_cold`, which may block, they are read then.
+
+        Raises:
+            StoreClosed: the store is not open.
+        """
+        if not self._is_open:
+            raise StoreClosed(f"store {self.config.root} is not open")
+        log = self._log
+        file_bytes = log.file_bytes
+        file_end = physical_offset - physical_offset % file_bytes + file_bytes
+        size = min(size, file_end - physical_offset, log.wrote - physical_offset)
+        if allow_cold:
+            return log.read(PhysicalOffset(physical_offset), size)
+        log.check_windows()
+        return log.read_resident(PhysicalOffset(physical_offset), size)
+
+    def prepare_last_record(self) -> Callable[[], int]:
+        """Return a function that finds the log's last record: physical offset, -1 for none.
+
+        A worker calls it, since it blocks.
+        """
+        log, queues = self._log, list(self._queues)
+        wrote = log.wrote
+
+        def find() -> int:
+            start = log.min_offset
+            for queue in queues:
+                if queue.max > queue.min:
+                    unit = self._queues.unit(queue, QueueOffset(queue.max - 1))
+                    if unit is not None and unit.physical_offset < wrote:
+                        start = max(start, unit.physical_offset)
+            last = -1
+            reader = LogReader(log, start, wrote, is_crc_checked=False)
+            while (record := reader.next_record()) is not None:
+                last = record.physical_offset
+            return last
+
+        return find
+
     def when_durable(self, end_offset: int, callback: Callable[[bool], None]) -> None:
         """Call back, on the loop, with True when the log is flushed up to `end_offset`.
 
@@ -332,6 +383,10 @@ class MessageStore:
         (group commit).
         """
         self._flusher.when_durable(end_offset, callback)
+
+    def refuse_puts(self, standing: StoreError | None) -> None:
+        """Raise this error in every put until this is called with None; reads go on."""
+        self._appender.refuse_puts(standing)
 
     def watch(self, topic: str, queue_id: int) -> None:
         """Call the arrival listener for this queue from now on.

@@ -93,13 +93,13 @@ def test_a_change_is_shown_and_written(tmp_path: Path) -> None:
         ("brokerConfigPath=/etc/passwd", 16, "Can not update config in black list."),
         ("configBlackList=", 16, "Can not update config in black list."),
         ("rocketmqHome=/x", 16, "Can not update config in black list."),
-        ("brokerRole=SLAVE", 29, "cannot be served: replication"),
-        ("brokerRole=SYNC_MASTER", 29, "brokerRole=SYNC_MASTER (update) cannot be served"),
-        ("inSyncReplicas=2", 29, "so each message has one copy, on this broker's disk; set 1"),
-        ("allAckInSyncStateSet=true", 29, "cannot be served: replication"),
+        ("brokerRole=SLAVE\nbrokerId=1", 29, "brokerId, brokerRole cannot change"),
+        ("brokerRole=SYNC_MASTER", 29, "brokerRole cannot change while the broker runs"),
+        ("inSyncReplicas=2", 29, "sends that wait for slaves are not part of this version; set 1"),
+        ("allAckInSyncStateSet=true", 29, "cannot be served: replica sets"),
         ("aclEnable=true", 29, "so the broker would let everybody in"),
         ("tls.server.mode=enforcing", 29, "servers do not speak TLS"),
-        ("haListenPort=1", 29, "haListenPort has no effect in CometMQ"),
+        ("haListenPort=1", 29, "haListenPort cannot change while the broker runs"),
     ],
 )
 def test_what_is_refused(text: str, code: int, remark: str, tmp_path: Path) -> None:

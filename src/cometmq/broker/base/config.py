@@ -62,19 +62,26 @@ _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 _FALSE: Final = ("", "false")
 _ONE: Final = ("0", "1")
-_REPLICATION: Final = (
-    "replication is not part of this version, so each message has one copy, on this broker's disk"
-)
+_WAITING: Final = "sends that wait for slaves are not part of this version"
+_CONTROLLER: Final = "replica sets with a controller are not part of this version"
 _OPEN: Final = "is not part of this version, so the broker would let everybody in"
 DEMANDS: Final[Mapping[str, Demand]] = {
-    "brokerRole": Demand(("async_master",), _REPLICATION, "set ASYNC_MASTER", value="ASYNC_MASTER"),
-    "brokerId": Demand(("0", "-1"), _REPLICATION, "set 0; only slaves have another id", value="0"),
-    "inSyncReplicas": Demand(_ONE, _REPLICATION, "set 1", value="1"),
-    "minInSyncReplicas": Demand(_ONE, _REPLICATION, "set 1", value="1"),
-    "totalReplicas": Demand(_ONE, _REPLICATION, "set 1", value="1"),
-    "allAckInSyncStateSet": Demand(_FALSE, _REPLICATION, "set false", value="false"),
-    "duplicationEnable": Demand(_FALSE, _REPLICATION, "set false", value="false"),
-    "enableSlaveActingMaster": Demand(_FALSE, _REPLICATION, "set false", value="false"),
+    "inSyncReplicas": Demand(_ONE, _WAITING, "set 1", value="1"),
+    "minInSyncReplicas": Demand(_ONE, _WAITING, "set 1", value="1"),
+    "totalReplicas": Demand(_ONE, _CONTROLLER, "set 1", value="1"),
+    "allAckInSyncStateSet": Demand(_FALSE, _CONTROLLER, "set false", value="false"),
+    "duplicationEnable": Demand(
+        _FALSE,
+        "a log that is written twice is not part of this version",
+        "set false",
+        value="false",
+    ),
+    "enableSlaveActingMaster": Demand(
+        _FALSE,
+        "slaves that act as masters are not part of this version",
+        "set false",
+        value="false",
+    ),
     "enableDLegerCommitLog": Demand(
         _FALSE, "DLedger is not part of this version", "set false", value="false"
     ),
@@ -104,6 +111,8 @@ def _java_name(field: str) -> str:
     """Give the RocketMQ spelling of a field: camel case, with its one irregular name."""
     if field == "broker_ip1":
         return "brokerIP1"
+    if field == "broker_ip2":
+        return "brokerIP2"
     if field == "check_crc_on_recover":
         return "checkCRCOnRecover"
     if field == "enabled_append_prop_crc":
@@ -131,6 +140,18 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name)
     namesrv_addr: str = ""
     region_id: str = "DefaultRegion"
     config_black_list: str = "configBlackList;brokerConfigPath"
+    # Replication
+    broker_role: Literal["", "ASYNC_MASTER", "SYNC_MASTER", "SLAVE"] = ""
+    broker_id: Annotated[int, msgspec.Meta(ge=-1, le=_INT32_MAX)] = 0
+    broker_ip2: str = ""
+    ha_listen_port: Annotated[int, msgspec.Meta(ge=-1, le=65535)] = 0
+    ha_master_address: str = ""
+    ha_send_heartbeat_interval: Millis = 5000
+    ha_housekeeping_interval: Millis = 20000
+    ha_transfer_batch_size: Annotated[int, msgspec.Meta(ge=1, le=4194291)] = 32768
+    ha_max_gap_not_in_sync: Count = 268435456
+    slave_read_enable: bool = False
+    access_message_in_memory_max_ratio: Ratio = 40
     # What clients may do
     broker_permission: Annotated[int, msgspec.Meta(ge=0, le=7)] = 6
     auto_create_topic_enable: bool = True
@@ -225,6 +246,16 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name)
         own = (key.strip() for key in self.config_black_list.split(";"))
         return _BLACK_LISTED_KEYS.union(key for key in own if key)
 
+    @property
+    def is_slave(self) -> bool:
+        """Whether the broker copies a master's log."""
+        return self.broker_role == "SLAVE"
+
+    @property
+    def member_id(self) -> int:
+        """The id among the brokers of one name: 0 for a master, as in RocketMQ."""
+        return self.broker_id if self.is_slave else 0
+
     def store_path(self) -> str:
         """Give the absolute store directory: ``~`` and ``${user.home}`` expanded."""
         return _absolute(self.store_path_root_dir)
@@ -245,7 +276,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name)
 
     def properties_text(self) -> str:
         """Give what holds for all but ignored keys as lines, as GET_BROKER_CONFIG answers them."""
-        return format_properties(self.to_properties() | values_of(DEMANDS))
+        own = {"brokerRole": self.broker_role or "ASYNC_MASTER", "brokerId": str(self.member_id)}
+        return format_properties(self.to_properties() | values_of(DEMANDS) | own)
 
 
 def _absolute(path: str) -> str:
@@ -403,6 +435,11 @@ def _check_together(config: BrokerConfig) -> None:
                 f"namesrvAddr={config.namesrv_addr} is not accepted: {address!r} is not host:port; "
                 "expected host:port;host:port with ports 1-65535"
             )
+    if config.is_slave and config.broker_id <= 0:
+        raise ConfigError(
+            f"brokerRole=SLAVE with brokerId={config.broker_id} is not accepted: a slave needs an"
+            " id of its own above 0, since 0 is the master's"
+        )
     for hour in config.delete_when.split(";"):
         if int(hour) > 23:
             raise ConfigError(

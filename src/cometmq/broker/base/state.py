@@ -164,6 +164,8 @@ class BrokerState:
             env.chance.getrandbits(32),
             env.clock.now_ms,
         )
+        self.follows_master: Callable[[], bool] = lambda: False
+        """Whether this broker is a slave and connected to its master."""
         self.disk_usage = disk_usage
         self.when_registered = when_registered
         self.topics_written = files.topics_written

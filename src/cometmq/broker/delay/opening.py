@@ -33,11 +33,13 @@ def open_timers(
 ) -> tuple[TimerService, TimerCounts] | None:
     """Open and recover the timers; None when ``timerWheelEnable`` is false.  Blocks.
 
+    A slave has none: it has the messages in its log, and the master delivers them.
+
     `load_counts` reads the file of the counts.  With timers, the messages of `schedule` in a log
     file that is to go become timers.
     """
     config = state.config
-    if not config.timer_wheel_enable:
+    if not config.timer_wheel_enable or config.is_slave:
         return None
     book = TimerBook(disk, state.store.config.root, config.mapped_file_size_timer_log, rules)
     state.config = msgspec.structs.replace(config, mapped_file_size_timer_log=book.log.file_bytes)

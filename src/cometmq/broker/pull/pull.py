@@ -11,9 +11,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
+import msgspec
+
 from cometmq.broker.base.state import FAQ, BrokerState, Refusal, answer
 from cometmq.broker.pull.filters import FilterService, RecordFilter
 from cometmq.broker.pull.hold import HeldPull, PullHold, PullRequest
+from cometmq.codec.stored_message import PHYSICAL_OFFSET_POSITION
 from cometmq.core.filter.tag_filter import filter_codes, is_tag_type, parse_subscription
 from cometmq.errors import RemoteProtocolError, ResponseCode, StoreError
 from cometmq.model.flags import (
@@ -26,6 +29,7 @@ from cometmq.model.flags import (
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.offsets import ConsumerOffset
 from cometmq.model.topic import TopicConfig
+from cometmq.net.env import physical_memory_bytes
 from cometmq.net.server import ServerConnection
 from cometmq.store.base.results import ColdRead, GetResult, GetStatus
 from cometmq.wire.command.command import FLAG_ONEWAY
@@ -54,6 +58,8 @@ _CODE_OF_STATUS: Final = {
 }
 """The answers for NO_MATCHED_LOGIC_QUEUE and NO_MESSAGE_IN_QUEUE depend on the offset that the pull
 asks for: 0 waits there, any other has moved."""
+_HEAD_BYTES: Final = PHYSICAL_OFFSET_POSITION + 8
+_MEMORY_BYTES: Final = physical_memory_bytes()
 _BYTES_MAX: Final = 12 * 1024 * 1024
 """The most a client may ask for in maxMsgBytes: a frame ends at 16 MiB."""
 
@@ -256,12 +262,9 @@ class PullProcessor:
         if isinstance(result, ColdRead):
             self._warm(request, header, connection, result, may_park)
             return None
-        status = result.status
-        code = _CODE_OF_STATUS.get(status)
-        if code is None:
-            code = ResponseCode.PULL_OFFSET_MOVED
-            if header.queue_offset == 0:
-                code = ResponseCode.PULL_NOT_FOUND
+        code = _CODE_OF_STATUS.get(result.status) or _code_of_missing(header.queue_offset)
+        if code is ResponseCode.PULL_OFFSET_MOVED and config.is_slave:
+            code, result = _unmoved(header.queue_offset, result)
         if (
             code is ResponseCode.PULL_NOT_FOUND
             and may_park
@@ -306,9 +309,37 @@ class PullProcessor:
             result.max_queue_offset,
             result.chunks,
             result.byte_count,
+            suggest_which_broker_id=self._suggested_id(result, group),
             topic_sys_flag=topic.topic_sys_flag,
             group_sys_flag=group.group_sys_flag,
         )
+
+    def _suggested_id(self, result: GetResult, group: SubscriptionGroupConfig) -> int:
+        """Return the id of the broker of this name that the next pull is to go to.
+
+        ================  ==========================  =======================================
+        slaveReadEnable   what was read               suggestion
+        ================  ==========================  =======================================
+        false             anything                    0, the master
+        true              more than memory may hold   the group's whichBrokerWhenConsumeSlowly
+                          behind the log's end
+        true, on master   anything else               the group's brokerId, usually 0
+        true, on slave    anything else               0 while the master is there, else itself
+        ================  ==========================  =======================================
+        """
+        state = self._state
+        config = state.config
+        if not config.slave_read_enable:
+            return 0
+        if result.chunks:
+            head = bytes(result.chunks[0][:_HEAD_BYTES])
+            position = int.from_bytes(head[PHYSICAL_OFFSET_POSITION:], "big")
+            near_bytes = _MEMORY_BYTES * config.access_message_in_memory_max_ratio // 100
+            if state.store.max_physical_offset - position > near_bytes:
+                return group.which_broker_when_consume_slowly
+        if config.is_slave:
+            return 0 if state.follows_master() else config.broker_id
+        return group.broker_id
 
     def _reset_answer(
         self,
@@ -400,3 +431,21 @@ class PullProcessor:
         )
         if frame is not None and not request.flag & FLAG_ONEWAY:
             connection.send(frame)
+
+
+def _code_of_missing(queue_offset: int) -> ResponseCode:
+    """Return the code for an offset of a queue without messages."""
+    return ResponseCode.PULL_OFFSET_MOVED if queue_offset else ResponseCode.PULL_NOT_FOUND
+
+
+def _unmoved(queue_offset: int, result: GetResult) -> tuple[ResponseCode, GetResult]:
+    """Return code and result of a slave for an offset that it does not have.
+
+    A consumer that has read the master may be ahead of the slave, and then no offset has moved.
+    """
+    if queue_offset <= result.max_queue_offset:
+        return ResponseCode.PULL_OFFSET_MOVED, result
+    return (
+        ResponseCode.PULL_NOT_FOUND,
+        msgspec.structs.replace(result, next_queue_offset=queue_offset),
+    )

@@ -103,6 +103,7 @@ class Appender:
         self._refusal: StoreError | None = StoreClosed(
             f"store {config.root} is not loaded; call load() first"
         )
+        self._standing: StoreError | None = None
         self._checked_ms = _UNCHECKED
         self._origins: dict[bytes, bytes] = {}
         self._unconfirmed: deque[tuple[int, ConsumeQueue, int, int]] = deque()
@@ -301,7 +302,7 @@ class Appender:
             self._keys.append((queue.topic, position, store_ms, item.index_keys))
         if is_queued:
             unit = _pack_unit(position, size, item.tags_code)
-            self._add_units(queue, unit, 1, position, end, store_ms, (item.tags_code,))
+            self.add_units(queue, unit, 1, position, end, store_ms, (item.tags_code,))
         return PutResult(position, queue_offset, end)
 
     def put(
@@ -392,7 +393,7 @@ class Appender:
         self.last_store_ms = store_ms
         queue_offset = queue.max
         arrived = codes[-1:] if self._is_sync else set(codes)
-        self._add_units(queue, units, len(codes), position, end, store_ms, arrived)
+        self.add_units(queue, units, len(codes), position, end, store_ms, arrived)
         return PutResult(position, queue_offset, end, tuple(offsets))
 
     def put_batch(
@@ -439,7 +440,7 @@ class Appender:
         self.last_store_ms = store_ms
         queue_offset = queue.max
         codes = [items[-1].tags_code] if self._is_sync else {item.tags_code for item in items}
-        self._add_units(queue, units, len(items), position, end, store_ms, codes)
+        self.add_units(queue, units, len(items), position, end, store_ms, codes)
         return PutResult(position, queue_offset, end, tuple(offsets))
 
     def _write(self, position: int, records: bytes) -> int:
@@ -449,7 +450,7 @@ class Appender:
         log.wrote = end = position + len(records)
         return end
 
-    def _add_units(
+    def add_units(
         self,
         queue: ConsumeQueue,
         units: bytes,
@@ -474,6 +475,17 @@ class Appender:
                 for code in tags_codes:
                     self.arrival_listener(queue.topic, queue.queue_id, following, code)
 
+    def show(self, queue: ConsumeQueue, end: int) -> None:
+        """Make all units of a queue visible, with SYNC_FLUSH once the log is flushed to `end`."""
+        if self._is_sync:
+            self._unconfirmed.append((end, queue, queue.max, 0))
+        else:
+            queue.visible = queue.max
+
+    def request_flush(self) -> None:
+        """Flush what was written, soon."""
+        self._flusher.request()
+
     def _origin(
         self, born_host: bytes, store_ms: int, reconsume_times: int = 0, prepared_offset: int = 0
     ) -> bytes | None:
@@ -494,10 +506,22 @@ class Appender:
         return self._refusal
 
     def refuse(self, refusal: StoreError | None) -> None:
-        """Raise this error in every put from now on; with None, accept messages again."""
-        self._refusal = refusal
+        """Raise this error in every put from now on; with None, accept messages again.
+
+        A standing refusal (`refuse_puts`) stays.
+        """
+        self._refusal = refusal or self._standing
         # The next put checks for it, whatever its store time.
         self._checked_ms = _UNCHECKED
+
+    def refuse_puts(self, standing: StoreError | None) -> None:
+        """Raise this error in every put until this is called with None, whatever else is refused.
+
+        Queues can still be made: readers may wait for the first message of a queue.
+        """
+        before, self._standing = self._standing, standing
+        if self._refusal is before:
+            self.refuse(None)
 
     def new_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Make a queue, for its first message or its first watcher.
@@ -506,7 +530,8 @@ class Appender:
             MessageIllegal: the topic or the queue id cannot be the name of a directory.
             DiskFull, StoreClosed: the store accepts no messages.
         """
-        self._raise_refusal()
+        if self._refusal is not self._standing:
+            self._raise_refusal()
         if not topic or "/" in topic or topic in {".", ".."} or queue_id < 0:
             raise MessageIllegal(f"topic {topic!r}, queue id {queue_id} cannot be a directory")
         raw_bytes = len(topic.encode())

@@ -191,6 +191,41 @@ class CommitLog:
         self._open_window(size)
         return self.wrote
 
+    def append_span(self, data: bytes) -> None:
+        """Append records of another log, at the same physical offsets; they lie in one file.
+
+        Raises:
+            DiskFull: there is no space for a new file; nothing has changed.
+            StoreError: the error with which `refuse` was called.
+        """
+        if self.failure is not None:
+            raise type(self.failure)(*self.failure.args)
+        files = self.files
+        if not files or self.wrote >= files[-1].end:
+            self._add_file(self.wrote)
+            self.limit = -1
+        if self.wrote + len(data) > self.limit:
+            self._open_window(len(data))
+        self.write(self.wrote, data)
+        self.wrote += len(data)
+
+    def fill_blank_end(self, data: bytes, filled_bytes: int) -> None:
+        """Write bytes of another log's blank end, `filled_bytes` behind the end of this log.
+
+        The log ends before its BLANK until the file is full: recovery finds it by that.
+
+        Raises:
+            DiskFull, OSError: the disk does not take them.
+        """
+        if not self.files or self.wrote >= self.files[-1].end:
+            self._add_file(self.wrote)
+        last = self.files[-1]
+        position = self.wrote - last.start + filled_bytes
+        last.file.write(position, data)
+        if position + len(data) == last.size:
+            self.wrote = last.end
+            self.limit = -1
+
     def write(self, physical_offset: int, records: bytes) -> None:
         """Write records into the last file, whose blocks are reserved, where `make_room` made room.
 

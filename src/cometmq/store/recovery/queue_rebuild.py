@@ -114,6 +114,11 @@ class QueueRebuild:
         self._append(queue, record.physical_offset, record.size, self._code(record))
         self.ends[queue] = queue.max
 
+    def forget_queues(self) -> None:
+        """Look queues up again, and read units again: the store has gone on since."""
+        self._queue_by_key.clear()
+        self._blocks.clear()
+
     def _code(self, record: ScannedRecord) -> int:
         return queue_tags_code(record.topic, record.properties, record.store_ms, self._delays_ms)
 

@@ -77,6 +77,9 @@ class TimerBook:
         """Time of the first slot of which not all messages are delivered."""
         self.queue_offset = 0
         """Queue offset in the timer topic of the next message to add."""
+        self.placed_elsewhere = 0
+        """Messages before this queue offset were placed by the master that this store followed:
+        those due before `read_ms` are delivered."""
         self._wheel_file: RandomFile | None = None
         self._log_file: tuple[int, RandomFile] | None = None
         self._dropped_below = 0
@@ -104,6 +107,7 @@ class TimerBook:
         if last_physical_offset is not None:
             following = max(following, first_behind(store, low, high, last_physical_offset))
         self.queue_offset = min(max(following, low), high)
+        self.placed_elsewhere = check.master_queue_offset
         self.read_ms = rules.floor(
             check.read_time_ms or min(now_ms, first_ms or now_ms, self._unread_ms(store) or now_ms)
         )

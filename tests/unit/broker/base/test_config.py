@@ -116,21 +116,19 @@ def test_every_effective_key_is_read_somewhere() -> None:
     assert set(BrokerConfig.__struct_fields__) - own - read == set()
 
 
-ONE_COPY = "replication is not part of this version, so each message has one copy"
+NO_WAITING = "sends that wait for slaves are not part of this version"
+NO_CONTROLLER = "replica sets with a controller are not part of this version"
 
 
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("brokerRole=SYNC_MASTER", f"{ONE_COPY}.*set ASYNC_MASTER$"),
-        ("brokerRole=SLAVE", f"{ONE_COPY}.*set ASYNC_MASTER$"),
-        ("brokerId=1", f"{ONE_COPY}.*set 0"),
-        ("inSyncReplicas=2", rf"inSyncReplicas=2 \(--set\) cannot be served: {ONE_COPY}.*set 1$"),
-        ("minInSyncReplicas=2", f"{ONE_COPY}.*set 1$"),
-        ("totalReplicas=3", f"{ONE_COPY}.*set 1$"),
-        ("allAckInSyncStateSet=true", f"{ONE_COPY}.*set false$"),
-        ("enableSlaveActingMaster=true", ONE_COPY),
-        ("duplicationEnable=true", ONE_COPY),
+        ("inSyncReplicas=2", rf"inSyncReplicas=2 \(--set\) cannot be served: {NO_WAITING}; set 1$"),
+        ("minInSyncReplicas=2", f"{NO_WAITING}; set 1$"),
+        ("totalReplicas=3", f"{NO_CONTROLLER}; set 1$"),
+        ("allAckInSyncStateSet=true", f"{NO_CONTROLLER}; set false$"),
+        ("enableSlaveActingMaster=true", "slaves that act as masters are not part"),
+        ("duplicationEnable=true", "a log that is written twice is not part"),
         ("enableControllerMode=true", "controller mode is not part of this version; set false$"),
         ("storeType=defaultRocksDB", "RocksDB queues are not supported; set default$"),
     ],
@@ -138,7 +136,7 @@ ONE_COPY = "replication is not part of this version, so each message has one cop
 def test_replication_that_does_not_exist_is_refused_whatever_is_waived(
     setting: str, message: str
 ) -> None:
-    """A broker that answers SEND_OK with one copy may not be asked for two."""
+    """A broker that answers SEND_OK with one copy may not be asked for more."""
     for is_insecure in (False, True):
         with pytest.raises(ConfigError, match=message):
             load_config(overrides=[setting], environment={}, is_insecure=is_insecure)
@@ -237,7 +235,8 @@ def test_keys_without_effect_are_listed() -> None:
         ("listenPort=abc", "listenPort=abc .*a whole number"),
         ("autoCreateTopicEnable=maybe", "autoCreateTopicEnable=maybe .*true | false"),
         ("flushDiskType=OFTEN", "ASYNC_FLUSH | SYNC_FLUSH"),
-        ("brokerRole=SLAVE", "replication is not part of this version"),
+        ("brokerRole=SLAVE", "brokerRole=SLAVE with brokerId=0 .*an id of its own above 0"),
+        ("brokerRole=MASTER", "ASYNC_MASTER | SYNC_MASTER | SLAVE"),
         ("enableDLegerCommitLog=true", "DLedger is not part"),
         ("enableDLegerCommitLog=True", "DLedger is not part"),
         ("namesrvAddr=localhost", "is not host:port"),

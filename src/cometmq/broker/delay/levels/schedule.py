@@ -107,6 +107,14 @@ class ScheduleService:
                 self.revision += 1
         return {level: cursor.safe_offset for level, cursor in self._levels.items()}
 
+    def take_offsets(self, offsets: Mapping[int, int]) -> None:
+        """Take a master's positions, on a slave, where nothing is delivered."""
+        for level, offset in offsets.items():
+            cursor = self._levels.get(level)
+            if cursor is not None and cursor.safe_offset != offset:
+                cursor.next_offset = cursor.safe_offset = offset
+                self.revision += 1
+
     def start(self) -> None:
         """Bring the positions into the range of their queues, and read every head."""
         now_ms = self._state.env.clock.now_ms()

@@ -54,6 +54,8 @@ class TimerIntake:
         next_offset: queue offset of the first message that is not placed.
         put_in_wheel: places messages in a row; called with them and the time.
         soon: called when a worker has read, to have the next turn.
+        delivered: messages before this queue offset that are due before this time are passed over,
+            since another broker has delivered them.
     """
 
     def __init__(
@@ -62,10 +64,12 @@ class TimerIntake:
         next_offset: int,
         put_in_wheel: Callable[[list[Fresh], int], None],
         soon: Callable[[], None],
+        delivered: tuple[int, int] = (0, 0),
     ) -> None:
         self._state = state
         self._put_in_wheel = put_in_wheel
         self._soon = soon
+        self._delivered = delivered
         self._fresh: deque[list[Fresh]] = deque()
         self._fresh_count = 0
         self._expected_end = 0
@@ -188,6 +192,8 @@ class TimerIntake:
                 log.error(
                     "message %d of %s has no time: skipped", message.queue_offset, TIMER_TOPIC
                 )
+                continue
+            if message.queue_offset < self._delivered[0] and int(out) < self._delivered[1]:
                 continue
             recalls = find_property(raw, b"TIMER_DEL_UNIQKEY")
             run.append(

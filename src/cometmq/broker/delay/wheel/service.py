@@ -40,7 +40,7 @@ from cometmq.broker.delay.wheel.moved_records import MovedRecords
 from cometmq.broker.delay.wheel.open_slots import OpenSlots
 from cometmq.broker.delay.wheel.saving import TimerSaving
 from cometmq.codec.java_hash import java_hash
-from cometmq.codec.timer import TIMER_DELETE, TIMER_ROLL
+from cometmq.codec.timer import TIMER_DELETE, TIMER_ROLL, TimerCheckpoint
 from cometmq.store.timer.book import TimerBook
 from cometmq.store.timer.timer_slots import TimerRules
 
@@ -68,7 +68,13 @@ class TimerService:
         self._moved = moved
         self.rules: TimerRules = book.rules
         self._slots = slots = OpenSlots(book.read_ms, book.rules.precision_ms)
-        self.intake = TimerIntake(state, book.queue_offset, self._put_in_wheel, self._soon)
+        self.intake = TimerIntake(
+            state,
+            book.queue_offset,
+            self._put_in_wheel,
+            self._soon,
+            (book.placed_elsewhere, book.read_ms),
+        )
         self._delivery = TimerDelivery(state, slots, self.intake.expect)
         self._loading = TimerLoading(state, book, slots, self._delivery, moved, self._soon)
         self._saving = TimerSaving(state, book, slots, self.intake, self._delivery)
@@ -103,6 +109,11 @@ class TimerService:
     def read_ms(self) -> int:
         """The first slot that is not done with."""
         return self._slots.read_ms
+
+    @property
+    def checkpoint(self) -> TimerCheckpoint:
+        """How far the timers are, as the files have it."""
+        return self._book.checkpoint
 
     @property
     def open_to_ms(self) -> int:

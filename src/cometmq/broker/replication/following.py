@@ -1,0 +1,91 @@
+"""A slave's work: it follows the master's log and copies the master's tables."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from cometmq.broker.base.state import BrokerState
+from cometmq.broker.delay.levels.schedule import ScheduleService
+from cometmq.broker.registration import RegistrationService
+from cometmq.broker.replication.slave import ReplicaClient
+from cometmq.broker.replication.tables import TableCopier
+from cometmq.errors import CometError, StoreFollows
+from cometmq.net.channel import ChannelPool
+from cometmq.store.base.disk import Disk
+
+__all__ = ["Following"]
+
+log = logging.getLogger("cometmq.broker")
+
+POSITIONS_S: Final = 3.0
+"""How old the positions of consumers and deliveries are when this broker becomes the master: so
+much may be delivered again."""
+TABLES_EVERY: Final = 4
+"""Topics and groups are copied with every so many copies of the positions."""
+
+
+class Following:
+    """Follows one master.  From its making on the store refuses everything but the master's log."""
+
+    def __init__(
+        self,
+        state: BrokerState,
+        registration: RegistrationService,
+        schedule: ScheduleService,
+        disk: Disk,
+    ) -> None:
+        config = state.config
+        self._pool = ChannelPool(state.env)
+        self._task: asyncio.Task[None] | None = None
+        self._connected = asyncio.Event()
+        self.log = ReplicaClient(config, state.env, state.store, registration, self._pool)
+        self.log.on_connected = self._connected.set
+        self.tables = TableCopier(state, schedule, disk, self._pool)
+        state.follows_master = lambda: self.log.master is not None
+        state.store.refuse_puts(
+            StoreFollows(
+                f"this broker is a slave (brokerId={config.broker_id}) of {config.broker_name}:"
+                " send to the master, brokerId=0"
+            )
+        )
+
+    def start(self) -> None:
+        """Follow from now on."""
+        self.log.start()
+        self._task = asyncio.create_task(self._copy_tables())
+
+    async def stop(self) -> None:
+        """Follow no more."""
+        await self.log.stop()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._pool.close()
+
+    async def _copy_tables(self) -> None:
+        """Copy the tables while the log is followed: only then the two brokers belong together."""
+        turn = 0
+        is_failing = False
+        while True:
+            await self._connected.wait()
+            master = self.log.master
+            if master is None:
+                self._connected.clear()
+                turn = 0
+                continue
+            try:
+                if turn % TABLES_EVERY == 0:
+                    await self.tables.copy(master)
+                else:
+                    await self.tables.copy_positions(master)
+                is_failing = False
+            except CometError as error:
+                if not is_failing:
+                    log.warning("the tables of the master %s are not copied: %s", master, error)
+                is_failing = True
+            except Exception:
+                log.exception("the tables of the master %s are not copied", master)
+            turn += 1
+            await asyncio.sleep(POSITIONS_S)

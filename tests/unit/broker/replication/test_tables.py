@@ -1,0 +1,210 @@
+"""What a slave copies besides the log, and what its consumers leave there."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.unit.broker.harness import Client, eventually
+from tests.unit.broker.replication.pair import connected, copied, replica_set
+
+from cometmq.broker import Broker
+from cometmq.codec.timer import TimerCheckpoint, decode_timer_checkpoint
+from cometmq.errors import ResponseCode
+from cometmq.model.group import SubscriptionGroupConfig
+from cometmq.wire.body.admin import encode_group_config
+from cometmq.wire.body.ha import decode_ha_status
+from cometmq.wire.command.codes import RequestCode
+
+
+async def followed(slave: Broker) -> None:
+    """Wait until the slave follows, and have it copy the tables now."""
+    following = slave.services.following
+    assert following is not None
+    await eventually(lambda: following.log.master is not None)
+    assert following.log.master is not None
+    await following.tables.copy(following.log.master)
+
+
+async def commit(client: Client, consumer_offset: int) -> None:
+    """Commit an offset of group g in queue 0 of topic t."""
+    fields = {"consumerGroup": "g", "topic": "t", "queueId": "0"}
+    answer = await client.call(
+        RequestCode.UPDATE_CONSUMER_OFFSET, {**fields, "commitOffset": str(consumer_offset)}
+    )
+    assert answer.code == ResponseCode.SUCCESS
+
+
+def committed(broker: Broker) -> int | None:
+    """The offset of group g in queue 0 of topic t."""
+    return broker.state.offsets.query("g", "t", 0)
+
+
+def test_slave_has_topics_groups_and_positions(tmp_path: Path) -> None:
+    """Made, changed and deleted at the master, they are so at the slave."""
+
+    async def main() -> None:
+        async with (
+            replica_set(tmp_path) as members,
+            members.master() as master,
+            members.slave() as slave,
+            connected(master) as client,
+        ):
+            for body in (b"0", b"1", b"2"):
+                await client.send(body)
+            await client.send(b"gone", b="u")
+            group = encode_group_config(SubscriptionGroupConfig("g", retry_max_times=3))
+            await client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group)
+            await commit(client, 2)
+            await copied(master, slave)
+            await followed(slave)
+            assert slave.state.topics.get("t") == master.state.topics.get("t")
+            assert slave.state.groups.get("g") == master.state.groups.get("g")
+            assert committed(slave) == 2
+            await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "u"})
+            await commit(client, 1)
+            await client.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g"})
+            await followed(slave)
+            assert slave.state.topics.get("u") is None
+            assert slave.services.store.queues("u") == []
+            assert slave.state.groups.get("g") is None
+            assert committed(slave) == 1
+
+    asyncio.run(main())
+
+
+def test_offsets_that_consumers_left_at_the_slave_survive_the_masters_return(
+    tmp_path: Path,
+) -> None:
+    """RocketMQ's slave takes the master's old offset again, and messages are delivered twice."""
+
+    async def main() -> None:
+        async with replica_set(tmp_path) as members:
+            async with members.master() as master:
+                async with connected(master) as client:
+                    await client.send(b"0")
+                    await client.send(b"1")
+                    # A group's first pull makes the group.
+                    await client.pull()
+                    await commit(client, 1)
+                slave_life = members.slave()
+                slave = await slave_life.__aenter__()
+                await copied(master, slave)
+                await followed(slave)
+            try:
+                async with connected(slave) as client:
+                    assert (await client.pull(queueOffset="1")).code == ResponseCode.SUCCESS
+                    await commit(client, 2)
+                async with members.master() as master:
+                    await followed(slave)
+                    assert (committed(slave), committed(master)) == (2, 2)
+                    async with connected(master) as client:
+                        await commit(client, 0)
+                    await followed(slave)
+                    assert committed(slave) == 0
+            finally:
+                await slave_life.__aexit__(None, None, None)
+
+    asyncio.run(main())
+
+
+def test_timers_go_on_where_the_master_was(tmp_path: Path) -> None:
+    """A slave that becomes the master delivers what is not delivered, and nothing again."""
+
+    async def main() -> None:
+        async with replica_set(tmp_path) as members:
+            async with (
+                members.master(timerPrecisionMs=100) as master,
+                members.slave(timerPrecisionMs=100) as slave,
+                connected(master) as client,
+            ):
+                now_ms = master.env.clock.now_ms()
+                soon, later = now_ms + 300, now_ms + 60_000
+                await client.send(b"soon", i=f"TIMER_DELIVER_MS\x01{soon}\x02")
+                await client.send(b"later", i=f"TIMER_DELIVER_MS\x01{later}\x02")
+                store = master.services.store
+                await eventually(lambda: store.max_queue_offset("t", 0) == 1)
+                await eventually(lambda: master.timers.checkpoint.read_time_ms > soon)
+                await eventually(lambda: master.timers.checkpoint.queue_offset == 2)
+                await copied(master, slave)
+                await followed(slave)
+            written = decode_timer_checkpoint(
+                (tmp_path / "slave-1" / "config" / "timercheck").read_bytes()
+            )
+            assert (written.queue_offset, written.master_queue_offset) == (0, 2)
+            async with members.slave(
+                brokerRole="SYNC_MASTER", brokerId=0, timerPrecisionMs=100
+            ) as promoted:
+                timers = promoted.timers
+                await eventually(lambda: timers.intake.message_count() == 0)
+                assert timers.pending_count() == 1
+                assert promoted.services.store.max_queue_offset("t", 0) == 1
+                assert timers.checkpoint != TimerCheckpoint()
+
+    asyncio.run(main())
+
+
+def test_pulls_suggest_where_to_read(tmp_path: Path) -> None:
+    """A slave sends consumers back to a master that is there, and keeps them when it is away;
+    a pull that is ahead of the slave waits there, since no offset has moved."""
+
+    async def main() -> None:
+        async with replica_set(tmp_path) as members:
+            async with members.master(slaveReadEnable=True) as master:
+                async with connected(master) as client:
+                    await client.send(b"0")
+                    assert suggestion(await client.pull()) == "0"
+                slave_life = members.slave()
+                slave = await slave_life.__aenter__()
+                await copied(master, slave)
+                await followed(slave)
+                async with connected(slave) as client:
+                    assert suggestion(await client.pull()) == "0"
+            try:
+                await eventually(lambda: not slave.state.follows_master())
+                async with connected(slave) as client:
+                    assert suggestion(await client.pull()) == "1"
+                    ahead = await client.pull(queueOffset="9", suspendTimeoutMillis="1")
+                    assert ahead.code == ResponseCode.PULL_NOT_FOUND
+                    assert ahead.ext_fields["nextBeginOffset"] == "9"
+            finally:
+                await slave_life.__aexit__(None, None, None)
+
+    asyncio.run(main())
+
+
+def suggestion(answer: object) -> str:
+    """The broker id that a pull answer suggests."""
+    ext: dict[str, str] = answer.ext_fields  # type: ignore[attr-defined]
+    return ext["suggestWhichBrokerId"]
+
+
+def test_ha_status_of_both_ends(tmp_path: Path) -> None:
+    """907 names each slave with its position, and a slave its master."""
+
+    async def main() -> None:
+        async with (
+            replica_set(tmp_path) as members,
+            members.master() as master,
+            members.slave() as slave,
+        ):
+            async with connected(master) as client:
+                await client.send(b"x")
+                await copied(master, slave)
+                replicas = master.replicas
+                assert replicas is not None
+                end = master.services.store.max_physical_offset
+                await eventually(lambda: replicas.acknowledged(1) == end)
+                answer = await client.call(RequestCode.GET_BROKER_HA_STATUS)
+                status = decode_ha_status(answer.body)
+                assert (status.is_master, status.in_sync_slave_count) == (True, 1)
+                assert status.connections[0].acknowledged == status.max_offset == end
+                modes = await client.call(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+                assert modes.body == b'{"messageRequestModeMap":{}}'
+            async with connected(slave) as client:
+                answer = await client.call(RequestCode.GET_BROKER_HA_STATUS)
+                status = decode_ha_status(answer.body)
+                assert (status.is_master, status.client.is_active) == (False, True)
+                assert status.client.max_offset == status.client.master_flush_offset == end
+
+    asyncio.run(main())
