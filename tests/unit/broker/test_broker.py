@@ -406,9 +406,7 @@ def test_no_address_for_replicas_is_announced_while_nobody_listens(tmp_path: Pat
     async def main() -> None:
         server = await name_server(tmp_path)
         client = await Client(ENV, server.address).open()
-        async with running(
-            tmp_path / "store", namesrvAddr=server.address, haListenPort=10912
-        ) as broker:
+        async with running(tmp_path / "store", namesrvAddr=server.address) as broker:
             slave = {
                 "brokerName": "broker-a",
                 "brokerAddr": "127.0.0.1:2",

@@ -262,9 +262,9 @@ class PullProcessor:
         if isinstance(result, ColdRead):
             self._warm(request, header, connection, result, may_park)
             return None
-        code = _CODE_OF_STATUS.get(result.status) or _code_of_missing(header.queue_offset)
-        if code is ResponseCode.PULL_OFFSET_MOVED and config.is_slave:
-            code, result = _unmoved(header.queue_offset, result)
+        code = _CODE_OF_STATUS.get(result.status, ResponseCode.PULL_OFFSET_MOVED)
+        if code is ResponseCode.PULL_OFFSET_MOVED:
+            code, result = _moved(header.queue_offset, result, is_slave=config.is_slave)
         if (
             code is ResponseCode.PULL_NOT_FOUND
             and may_park
@@ -433,17 +433,17 @@ class PullProcessor:
             connection.send(frame)
 
 
-def _code_of_missing(queue_offset: int) -> ResponseCode:
-    """Return the code for an offset of a queue without messages."""
-    return ResponseCode.PULL_OFFSET_MOVED if queue_offset else ResponseCode.PULL_NOT_FOUND
+def _moved(
+    queue_offset: int, result: GetResult, *, is_slave: bool
+) -> tuple[ResponseCode, GetResult]:
+    """Return code and result for an offset that the queue does not have.
 
-
-def _unmoved(queue_offset: int, result: GetResult) -> tuple[ResponseCode, GetResult]:
-    """Return code and result of a slave for an offset that it does not have.
-
-    A consumer that has read the master may be ahead of the slave, and then no offset has moved.
+    Offset 0 of a queue without messages waits.  So does an offset behind the end at a slave: the
+    consumer has read the master, and the slave is behind.
     """
-    if queue_offset <= result.max_queue_offset:
+    if queue_offset == 0 and result.status not in _CODE_OF_STATUS:
+        return ResponseCode.PULL_NOT_FOUND, result
+    if not is_slave or queue_offset <= result.max_queue_offset:
         return ResponseCode.PULL_OFFSET_MOVED, result
     return (
         ResponseCode.PULL_NOT_FOUND,
