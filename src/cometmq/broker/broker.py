@@ -306,6 +306,7 @@ class Broker:
         if self._expiry is not None:
             self._expiry.cancel()
         if services is not None:
+            services.state.barrier.stop()
             services.files.cancel()
             services.pull.hold.stop()
             services.growing.stop()

@@ -30,7 +30,9 @@ class SendResult(NamedTuple):
     ``message_id`` is the client's unique id (UNIQ_KEY), ``offset_message_id`` the broker's id,
     which holds its address and the position in the commit log; both are comma-joined for a batch.
     ``queue_offset`` is None for a delayed message, which gets its place in the queue only when it
-    is due.
+    is due.  ``barrier`` says what the message had passed when the broker answered: ``flushed``,
+    ``replicas=2`` (the master counts) or both; None where the broker's sends wait for nothing, and
+    from RocketMQ's brokers, which do not say.
     """
 
     status: SendStatus
@@ -40,6 +42,7 @@ class SendResult(NamedTuple):
     offset_message_id: str
     transaction_id: str | None = None
     recall_handle: str | None = None
+    barrier: str | None = None
 
 
 class PullStatus(IntEnum):

@@ -95,7 +95,7 @@ def test_a_change_is_shown_and_written(tmp_path: Path) -> None:
         ("rocketmqHome=/x", 16, "Can not update config in black list."),
         ("brokerRole=SLAVE\nbrokerId=1", 29, "brokerId, brokerRole cannot change"),
         ("brokerRole=SYNC_MASTER", 29, "brokerRole cannot change while the broker runs"),
-        ("inSyncReplicas=2", 29, "sends that wait for slaves are not part of this version; set 1"),
+        ("inSyncReplicas=2", 29, "set brokerRole=SYNC_MASTER"),
         ("allAckInSyncStateSet=true", 29, "cannot be served: replica sets"),
         ("aclEnable=true", 29, "so the broker would let everybody in"),
         ("tls.server.mode=enforcing", 29, "servers do not speak TLS"),

@@ -62,12 +62,9 @@ _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 _FALSE: Final = ("", "false")
 _ONE: Final = ("0", "1")
-_WAITING: Final = "sends that wait for slaves are not part of this version"
 _CONTROLLER: Final = "replica sets with a controller are not part of this version"
 _OPEN: Final = "is not part of this version, so the broker would let everybody in"
 DEMANDS: Final[Mapping[str, Demand]] = {
-    "inSyncReplicas": Demand(_ONE, _WAITING, "set 1", value="1"),
-    "minInSyncReplicas": Demand(_ONE, _WAITING, "set 1", value="1"),
     "totalReplicas": Demand(_ONE, _CONTROLLER, "set 1", value="1"),
     "allAckInSyncStateSet": Demand(_FALSE, _CONTROLLER, "set false", value="false"),
     "duplicationEnable": Demand(
@@ -150,6 +147,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name)
     ha_housekeeping_interval: Millis = 20000
     ha_transfer_batch_size: Annotated[int, msgspec.Meta(ge=1, le=4194291)] = 32768
     ha_max_gap_not_in_sync: Count = 268435456
+    in_sync_replicas: Annotated[int, msgspec.Meta(ge=0, le=_INT32_MAX)] = 1
+    min_in_sync_replicas: Annotated[int, msgspec.Meta(ge=0, le=_INT32_MAX)] = 1
+    slave_timeout: Millis = 3000
     slave_read_enable: bool = False
     access_message_in_memory_max_ratio: Ratio = 40
     # What clients may do
@@ -252,6 +252,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name)
         return self.broker_role == "SLAVE"
 
     @property
+    def awaited_slave_count(self) -> int:
+        """How many slaves must have a message before its send is answered."""
+        return max(0, self.in_sync_replicas - 1) if self.broker_role == "SYNC_MASTER" else 0
+
+    @property
     def member_id(self) -> int:
         """The id among the brokers of one name: 0 for a master, as in RocketMQ."""
         return self.broker_id if self.is_slave else 0
@@ -272,12 +277,13 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name)
 
     def to_properties(self) -> dict[str, str]:
         """Give the value of every effective key as text."""
-        return _TABLE.texts(self)
+        # Without a role the broker is what RocketMQ calls an asynchronous master.
+        own = {"brokerRole": self.broker_role or "ASYNC_MASTER", "brokerId": str(self.member_id)}
+        return _TABLE.texts(self) | own
 
     def properties_text(self) -> str:
         """Give what holds for all but ignored keys as lines, as GET_BROKER_CONFIG answers them."""
-        own = {"brokerRole": self.broker_role or "ASYNC_MASTER", "brokerId": str(self.member_id)}
-        return format_properties(self.to_properties() | values_of(DEMANDS) | own)
+        return format_properties(self.to_properties() | values_of(DEMANDS))
 
 
 def _absolute(path: str) -> str:
@@ -440,6 +446,15 @@ def _check_together(config: BrokerConfig) -> None:
             f"brokerRole=SLAVE with brokerId={config.broker_id} is not accepted: a slave needs an"
             " id of its own above 0, since 0 is the master's"
         )
+    for key, count in (
+        ("inSyncReplicas", config.in_sync_replicas),
+        ("minInSyncReplicas", config.min_in_sync_replicas),
+    ):
+        if count > 1 and config.broker_role in ("", "ASYNC_MASTER"):
+            raise ConfigError(
+                f"{key}={count} is not accepted with brokerRole={config.broker_role}: no send of"
+                " such a broker waits for slaves; set brokerRole=SYNC_MASTER"
+            )
     for hour in config.delete_when.split(";"):
         if int(hour) > 23:
             raise ConfigError(

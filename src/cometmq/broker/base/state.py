@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from cometmq.broker.base.barrier import SendBarrier
 from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.base.stats import BrokerStats
 from cometmq.codec.ids import UniqIdFactory, encode_host, offset_message_id_prefix
@@ -164,6 +165,7 @@ class BrokerState:
             env.chance.getrandbits(32),
             env.clock.now_ms,
         )
+        self.barrier = SendBarrier(config, env.clock, store)
         self.follows_master: Callable[[], bool] = lambda: False
         """Whether this broker is a slave and connected to its master."""
         self.disk_usage = disk_usage

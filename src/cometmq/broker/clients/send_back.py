@@ -188,14 +188,14 @@ class SendBackProcessor:
         def respond(fault: tuple[int, str] | None) -> None:
             connection.send(answer(request) if fault is None else answer(request, *fault))
 
-        if state.config.flush_disk_type != "SYNC_FLUSH":
+        if not state.barrier.is_waiting:
             when_topic_saved(state, topic, respond)
             return
 
-        def settle(is_durable: bool) -> None:
-            if is_durable:
+        def settle(code: int) -> None:
+            if code == ResponseCode.SUCCESS:
                 when_topic_saved(state, topic, respond)
             else:
-                respond((ResponseCode.SYSTEM_ERROR, "FLUSH_DISK_TIMEOUT"))
+                respond((ResponseCode.SYSTEM_ERROR, ResponseCode(code).name))
 
-        state.store.when_durable(result.end_offset, settle)
+        state.barrier.when_passed(result.end_offset, settle)

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Final
 
+from cometmq.broker.base.barrier import SendBarrier
 from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.replication.links import MasterLink
-from cometmq.errors import CometError, RemoteProtocolError, StoreError
+from cometmq.errors import CometError, RemoteProtocolError, ReplicasMissing, StoreError
 from cometmq.net.byte_stream import ByteStream
 from cometmq.net.env import Environment
 from cometmq.net.network import Listener
@@ -49,10 +49,7 @@ class _Slave:
 
 
 class ReplicaServer:
-    """Sends one store's log to slaves.
-
-    `on_acknowledged` is called when a slave has acknowledged more, has come or has gone.
-    """
+    """Sends one store's log to slaves."""
 
     def __init__(self, config: BrokerConfig, env: Environment, store: MessageStore) -> None:
         self._config = config
@@ -71,7 +68,15 @@ class ReplicaServer:
         """The bound port; 0 while nothing listens."""
         self.address = ""
         """``host:port`` to announce."""
-        self.on_acknowledged: Callable[[], None] = lambda: None
+        self._barrier: SendBarrier | None = None
+        self._is_short = False
+        """Whether fewer replicas are in sync than minInSyncReplicas."""
+
+    def serve(self, barrier: SendBarrier) -> None:
+        """Tell the barrier of sends from now on what slaves have."""
+        self._barrier = barrier
+        barrier.kick = self.kick
+        self._acknowledged()
 
     async def listen(self, host: str, port: int) -> None:
         """Accept slaves from now on.
@@ -120,6 +125,26 @@ class ReplicaServer:
         least = self.end - self._config.ha_max_gap_not_in_sync
         return 1 + sum(link.acknowledged > least for _, link in self.links())
 
+    def _acknowledged(self) -> None:
+        """Let sends pass that enough slaves have; refuse sends while too few are in sync."""
+        barrier, least = self._barrier, self._config.min_in_sync_replicas
+        if barrier is None:
+            return
+        if barrier.slave_count:
+            barrier.acknowledged(self.acknowledged(barrier.slave_count))
+        if least <= 1 or self._config.broker_role != "SYNC_MASTER":
+            return
+        count = self.in_sync_count()
+        if (count < least) != self._is_short:
+            self._is_short = count < least
+            text = f"in-sync replicas not enough: {count} of minInSyncReplicas={least}"
+            log.warning("%s, this broker included", text if self._is_short else "enough replicas")
+            self._store.refuse_puts(
+                ReplicasMissing(f"{text} with this broker; nothing was stored")
+                if self._is_short
+                else None
+            )
+
     def kick(self) -> None:
         """Send what is new at the end of this turn of the loop."""
         if not self._kicked and self._slaves:
@@ -151,7 +176,7 @@ class ReplicaServer:
                 slave.link.acknowledged,
                 self.end,
             )
-        self.on_acknowledged()
+        self._acknowledged()
 
     def _received(self, slave: _Slave, data: bytes) -> None:
         link = slave.link
@@ -169,7 +194,7 @@ class ReplicaServer:
             slave.stream.close()
             return
         self._turn(slave)
-        self.on_acknowledged()
+        self._acknowledged()
 
     def _check_request(self, link: MasterLink) -> None:
         begin = self._store.min_physical_offset
@@ -213,6 +238,7 @@ class ReplicaServer:
                 slave.stream.close()
             elif now_ms - link.written_ms >= config.ha_send_heartbeat_interval:
                 slave.stream.write([link.heartbeat(now_ms)])
+        self._acknowledged()
 
     def _pump(self) -> None:
         self._kicked = False

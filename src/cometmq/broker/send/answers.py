@@ -1,7 +1,7 @@
 """Answers of sends: at once, or when the messages are durable.
 
-With SYNC_FLUSH, the messages of a run whose producers wait for the flush are answered together,
-when the last of them is durable.
+Where sends wait (SYNC_FLUSH, SYNC_MASTER), the messages of a run whose producers wait are answered
+together, when the last of them has passed the barrier.
 """
 
 from __future__ import annotations
@@ -34,8 +34,12 @@ class SendAnswers:
     def __init__(self, state: BrokerState) -> None:
         config = state.config
         self._state = state
-        self._is_sync_flush = config.flush_disk_type == "SYNC_FLUSH"
+        self._barrier = state.barrier
         self._encoder = SendResponseEncoder(config.region_id, trace_on=config.trace_on)
+        self._passed = SendResponseEncoder(
+            config.region_id, trace_on=config.trace_on, barrier=state.barrier.level
+        )
+        """For messages that have passed the barrier."""
 
     def refused(self, request: Request, code: int, remark: str) -> bytes:
         """Return the answer of a send that is not stored."""
@@ -49,13 +53,16 @@ class SendAnswers:
         uniq_key: str | None,
         recall_handle: str | None = None,
         code: int = ResponseCode.SUCCESS,
+        *,
+        has_waited: bool = False,
     ) -> bytes:
         """Return the answer of one message, or of a batch."""
         if result.physical_offsets:
             message_id = offset_message_ids(self._state.host, result.physical_offsets)
         else:
             message_id = f"{self._state.message_id_prefix}{result.physical_offset:016X}"
-        return self._encoder.encode(
+        encoder = self._passed if has_waited else self._encoder
+        return encoder.encode(
             request.opaque,
             request.serialize_type,
             queue_id,
@@ -77,7 +84,7 @@ class SendAnswers:
 
         The first `len(results)` of `sends` are answered.
         """
-        if len(results) == 1 and not self._is_sync_flush:
+        if len(results) == 1 and not self._barrier.is_waiting:
             send = sends[0]
             if send.request.flag & FLAG_ONEWAY:
                 return b""
@@ -87,21 +94,22 @@ class SendAnswers:
         ids = offset_message_ids(self._state.host, offsets).split(",")
         # There may be fewer results than sends: as the first argument they end the zip.
         stored: Iterable[_Stored] = zip(results, sends, ids, handles or repeat(None), strict=False)
-        if self._is_sync_flush:
+        if self._barrier.is_waiting:
             waiting: list[_Stored] = []
             ready: list[_Stored] = []
             for row in stored:
                 (waiting if row[1].shape.is_flush_awaited else ready).append(row)
             if waiting:
-                self._answer_durable(waiting, connection)
+                self._answer_passed(waiting, connection)
             stored = ready
-        return self._successes(stored)
+        return self._successes(stored, self._encoder)
 
-    def _successes(self, stored: Iterable[_Stored]) -> bytes:
+    def _successes(self, stored: Iterable[_Stored], encoder: SendResponseEncoder) -> bytes:
         text = self._text
         # The answer names the queue that the message is for, even while it waits elsewhere.
         texts = [
             text(
+                encoder,
                 send.request,
                 send.real_queue_id,
                 result.queue_offset,
@@ -114,8 +122,9 @@ class SendAnswers:
         ]
         return "".join(texts).encode("latin-1")
 
+    @staticmethod
     def _text(
-        self,
+        encoder: SendResponseEncoder,
         request: Request,
         queue_id: int,
         queue_offset: int,
@@ -125,29 +134,24 @@ class SendAnswers:
     ) -> str:
         """Return the answer of one message of a run, each byte as one character."""
         if request.serialize_type == BINARY:
-            return self._encoder.encode_full(
+            return encoder.encode_full(
                 request.opaque, BINARY, 0, queue_id, queue_offset, message_id, uniq_key,
                 recall_handle=handle,
             ).decode("latin-1")  # fmt: skip
-        return self._encoder.success_text(
+        return encoder.success_text(
             request.opaque, queue_id, queue_offset, message_id, uniq_key, handle
         )
 
-    def _answer_durable(self, stored: list[_Stored], connection: ServerConnection) -> None:
-        """Answer all messages when the last one is durable."""
+    def _answer_passed(self, stored: list[_Stored], connection: ServerConnection) -> None:
+        """Answer all messages when the last one has passed the barrier."""
 
-        def settle(is_durable: bool) -> None:
-            if is_durable:
-                answers = self._successes(stored)
+        def settle(code: int) -> None:
+            if code == ResponseCode.SUCCESS:
+                answers = self._successes(stored, self._passed)
             else:
                 answers = b"".join(
                     self.stored(
-                        send.request,
-                        result,
-                        send.real_queue_id,
-                        send.uniq_key,
-                        handle,
-                        ResponseCode.FLUSH_DISK_TIMEOUT,
+                        send.request, result, send.real_queue_id, send.uniq_key, handle, code
                     )
                     for result, send, _, handle in stored
                     if not send.request.flag & FLAG_ONEWAY
@@ -155,7 +159,7 @@ class SendAnswers:
             if answers:
                 connection.send(answers)
 
-        self._state.store.when_durable(stored[-1][0].end_offset, settle)
+        self._barrier.when_passed(stored[-1][0].end_offset, settle)
 
     def checked(
         self,
@@ -163,28 +167,27 @@ class SendAnswers:
         connection: ServerConnection,
         topic: str,
         end_offset: int,
-        make: Callable[[int], bytes],
+        make: Callable[[int, bool], bytes],
         *,
         is_flush_awaited: bool,
     ) -> bytes | None:
         """Answer a send that came through the checks and may have created its topic.
 
-        `make` makes the answer from a code.  The answer leaves when the message is durable and a
-        restart would find the topic.
+        `make` makes the answer from a code and whether the message has waited.  The answer leaves
+        when the message has passed the barrier and a restart would find the topic.
         """
         if request.flag & FLAG_ONEWAY:
             return None
-        if self._is_sync_flush and is_flush_awaited:
+        if self._barrier.is_waiting and is_flush_awaited:
 
-            def settle(is_durable: bool) -> None:
-                code = ResponseCode.SUCCESS if is_durable else ResponseCode.FLUSH_DISK_TIMEOUT
-                self._when_topic_saved(request, connection, topic, make(code))
+            def settle(code: int) -> None:
+                self._when_topic_saved(request, connection, topic, make(code, True))
 
-            self._state.store.when_durable(end_offset, settle)
+            self._barrier.when_passed(end_offset, settle)
             return None
         if self._state.would_topic_survive(topic):
-            return make(ResponseCode.SUCCESS)
-        self._when_topic_saved(request, connection, topic, make(ResponseCode.SUCCESS))
+            return make(ResponseCode.SUCCESS, False)
+        self._when_topic_saved(request, connection, topic, make(ResponseCode.SUCCESS, False))
         return None
 
     def _when_topic_saved(

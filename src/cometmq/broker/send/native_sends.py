@@ -4,8 +4,8 @@ The core (`cometmq.native`) encodes the usual sends at the beginning of what a r
 brought, and the store appends them.  At the first other frame it stops, and `SendProcessor` serves
 the rest of the read.
 
-With SYNC_FLUSH the answers of a run leave when its last message is durable.  The core stops before
-a send that does not wait for the flush.
+Where sends wait (SYNC_FLUSH, SYNC_MASTER), the answers of a run leave when its last message has
+passed the barrier.  The core stops before a send that does not wait.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from array import array
 from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+import msgspec
+
 from cometmq import native
+from cometmq.broker.base.barrier import SendBarrier
 from cometmq.broker.base.state import BrokerState
 from cometmq.errors import ResponseCode
 from cometmq.model.names import SCHEDULE_TOPIC
 from cometmq.net.server import Front, ServerConnection
-from cometmq.store.message_store import MessageStore
 from cometmq.wire.command.command import FRAME_HEAD, encode_response
 from cometmq.wire.frame.framing import FrameReader
 from cometmq.wire.header.fast_encode import SendResponseEncoder
@@ -105,8 +107,9 @@ def native_front(
     config, store = state.config, state.store
     if native.SendEncoder is None:
         return None
-    is_sync = store.config.is_sync_flush
-    answers = SendResponseEncoder(config.region_id, trace_on=config.trace_on)
+    barrier = state.barrier
+    is_waiting = barrier.is_waiting
+    answers = SendResponseEncoder(config.region_id, trace_on=config.trace_on, barrier=barrier.level)
     encode = native.SendEncoder(
         queue_counts,
         moving_topics,
@@ -121,7 +124,7 @@ def native_front(
         kinds.timed.precision_ms,
         config.broker_name.encode(),
         store.config.is_index_enabled,
-        is_sync,
+        is_waiting,
     ).encode
     room, append = store.room, store.append_encoded
     delayed, timed, half = kinds
@@ -159,8 +162,8 @@ def native_front(
                 timed.encoded(timed_notes)
             if half_notes:
                 half.encoded(half_notes, connection.peer_host)
-            if is_sync and run_answers:
-                _answer_durable(store, position + len(encoded[0]), run_answers, connection)
+            if is_waiting and run_answers:
+                _answer_passed(barrier, position + len(encoded[0]), run_answers, connection)
             else:
                 answers.append(run_answers)
         return end, b"".join(answers)
@@ -168,26 +171,29 @@ def native_front(
     return serve
 
 
-def _answer_durable(
-    store: MessageStore, end_offset: int, answers: bytes, connection: ServerConnection
+def _answer_passed(
+    barrier: SendBarrier, end_offset: int, answers: bytes, connection: ServerConnection
 ) -> None:
-    """Send the answers when the log is durable up to an offset."""
+    """Send the answers when everything before a physical offset has passed the barrier."""
 
-    def settle(is_durable: bool) -> None:
-        connection.send(answers if is_durable else _timed_out(answers))
+    def settle(code: int) -> None:
+        passed = code == ResponseCode.SUCCESS
+        connection.send(answers if passed else _timed_out(answers, code))
 
-    store.when_durable(end_offset, settle)
+    barrier.when_passed(end_offset, settle)
 
 
-def _timed_out(answers: bytes) -> bytes:
-    """Return answers with FLUSH_DISK_TIMEOUT in place of SUCCESS."""
+def _timed_out(answers: bytes, code: int) -> bytes:
+    """Return answers with another code in place of SUCCESS."""
     return b"".join(
         encode_response(
             answer.opaque,
             answer.serialize_type,
-            ResponseCode.FLUSH_DISK_TIMEOUT,
+            code,
             None,
-            SendResponseHeader.from_ext(answer.ext_fields).to_ext(),
+            msgspec.structs.replace(
+                SendResponseHeader.from_ext(answer.ext_fields), cmq_barrier=None
+            ).to_ext(),
         )
         for answer in FrameReader().receive(answers)
     )

@@ -372,10 +372,16 @@ class SendProcessor:
         )
         (result,), handles = self._append([send], connection.peer_host, now_ms)
 
-        def answer(code: int) -> bytes:
+        def answer(code: int, has_waited: bool) -> bytes:
             handle = handles[0] if handles else None
             return self._answers.stored(
-                request, result, send.real_queue_id, send.uniq_key, handle, code
+                request,
+                result,
+                send.real_queue_id,
+                send.uniq_key,
+                handle,
+                code,
+                has_waited=has_waited,
             )
 
         return self._answers.checked(
@@ -505,8 +511,10 @@ class SendProcessor:
         # Clients 4.9 and Go give a batch no id of its own; then its answer has none.
         uniq_key = properties.get(prop.UNIQ_KEY)
 
-        def answer(code: int) -> bytes:
-            return self._answers.stored(request, result, queue_id, uniq_key, None, code)
+        def answer(code: int, has_waited: bool) -> bytes:
+            return self._answers.stored(
+                request, result, queue_id, uniq_key, None, code, has_waited=has_waited
+            )
 
         return self._answers.checked(
             request,

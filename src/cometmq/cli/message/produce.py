@@ -317,6 +317,7 @@ def _report(results: _Results, topic: str, *, as_json: bool) -> int:
             "queue_offset": result.queue_offset,
             "offset_message_id": result.offset_message_id,
             **({"recall_handle": result.recall_handle} if result.recall_handle else {}),
+            **({"barrier": result.barrier} if result.barrier else {}),
         }
         for result in results.listed
     ]

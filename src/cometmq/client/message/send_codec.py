@@ -363,6 +363,7 @@ def result_of(
         fields.msg_id,
         fields.transaction_id,
         fields.recall_handle,
+        fields.cmq_barrier,
     )
 
 
@@ -381,7 +382,7 @@ def results_of(
         offset_ids = [fields.msg_id] * len(ids)
     first = fields.queue_offset
     return [
-        SendResult(status, message_id, queue, first + index, offset_id)
+        SendResult(status, message_id, queue, first + index, offset_id, barrier=fields.cmq_barrier)
         for index, (message_id, offset_id) in enumerate(zip(ids, offset_ids, strict=True))
     ]
 

@@ -147,7 +147,7 @@ typedef struct {
     int32_t opaque;
     int32_t queue_id;
     int64_t queue_offset;
-    Span message_id, transaction_id, recall_handle;
+    Span message_id, transaction_id, recall_handle, barrier;
 } Answer;
 
 enum {
@@ -156,6 +156,7 @@ enum {
     QUEUE_OFFSET = 4,
     TRANSACTION_ID = 8,
     RECALL_HANDLE = 16,
+    BARRIER = 32,
     NEEDED_FIELDS = MESSAGE_ID | QUEUE_ID | QUEUE_OFFSET,
 };
 
@@ -169,6 +170,7 @@ static unsigned field_of(Span name) {
         {"queueOffset", QUEUE_OFFSET},
         {"transactionId", TRANSACTION_ID},
         {"recallHandle", RECALL_HANDLE},
+        {"cmqBarrier", BARRIER},
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (is_equal(name, fields[i].name, strlen(fields[i].name)))
@@ -189,8 +191,11 @@ static bool take_field(Answer *answer, unsigned field, Span value) {
     case TRANSACTION_ID:
         answer->transaction_id = value;
         return true;
-    default:
+    case RECALL_HANDLE:
         answer->recall_handle = value;
+        return true;
+    default:
+        answer->barrier = value;
         return true;
     }
 }
@@ -296,9 +301,10 @@ static PyObject *text_or_none(Span text) {
 
 static PyObject *new_answer(PyObject *type, const Answer *answer) {
     PyObject *fields = Py_BuildValue(
-        "(s#iLNN)", (const char *)answer->message_id.start, (Py_ssize_t)answer->message_id.size,
+        "(s#iLNNN)", (const char *)answer->message_id.start, (Py_ssize_t)answer->message_id.size,
         (int)answer->queue_id, (long long)answer->queue_offset,
-        text_or_none(answer->transaction_id), text_or_none(answer->recall_handle));
+        text_or_none(answer->transaction_id), text_or_none(answer->recall_handle),
+        text_or_none(answer->barrier));
     if (fields == NULL)
         return NULL;
     PyObject *made = PyObject_Call(type, fields, NULL);

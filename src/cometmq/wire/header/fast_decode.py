@@ -147,6 +147,7 @@ class PlainSendAnswer(
     queue_offset: Int64
     transaction_id: str | None = None
     recall_handle: str | None = None
+    cmq_barrier: str | None = None
 
 
 decode_plain_answer: Final = msgspec.json.Decoder(PlainSendAnswer, strict=False).decode

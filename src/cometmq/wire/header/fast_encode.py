@@ -64,15 +64,28 @@ def json_frame_head(header_bytes: int) -> str:
 
 
 class SendResponseEncoder:
-    """Writes answers to sends; region and trace switch are the broker's and never change."""
+    """Writes answers to sends; region and trace switch are the broker's and never change.
 
-    def __init__(self, region: str = "DefaultRegion", *, trace_on: bool = True) -> None:
+    Args:
+        barrier: what the messages of all answers have passed (`SendBarrier.level`).
+    """
+
+    def __init__(
+        self,
+        region: str = "DefaultRegion",
+        *,
+        trace_on: bool = True,
+        barrier: str | None = None,
+    ) -> None:
         self._region = region
         self._trace_on = trace_on
+        self._barrier = barrier
         trace = "true" if trace_on else "false"
         region_json = encode_json_text(region).decode("latin-1")
+        passed = "" if barrier is None else f',"cmqBarrier":"{barrier}"'
         self._prefix = (
-            f'{{"code":0,"extFields":{{"MSG_REGION":{region_json},"TRACE_ON":"{trace}","msgId":"'
+            f'{{"code":0,"extFields":{{"MSG_REGION":{region_json},"TRACE_ON":"{trace}"{passed}'
+            ',"msgId":"'
         )
         self._starts = [self._start(size) for size in range(_READY_STARTS)]
 
@@ -171,6 +184,7 @@ class SendResponseEncoder:
             recall_handle,
             self._region,
             self._trace_on,
+            None if code else self._barrier,
         )
         return encode_response(opaque, serialize_type, code, remark, header.to_ext())
 

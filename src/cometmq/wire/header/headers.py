@@ -148,6 +148,8 @@ class SendResponseHeader(
     recall_handle: str | None = None
     region: str | None = None
     trace_on: bool | None = None
+    cmq_barrier: str | None = None
+    """What the message has passed, of a broker of ours whose sends wait: flush, replicas."""
 
 
 class PullMessageHeader(
