@@ -331,13 +331,10 @@ class MessageStore:
         """Physical offset at which the log begins."""
         return self._log.min_offset
 
-    def log_bytes(
-        self, physical_offset: int, size: int, *, allow_cold: bool = False
-    ) -> memoryview | None:
-        """Return bytes of the log, which may begin and end inside records, as they are.
+    def resident_log(self, physical_offset: int, size: int) -> memoryview | None:
+        """Return bytes of the log, which may begin and end inside records; None: not in memory.
 
-        They end at the end of their file, and where the log ends.  None means that they are not in
-        memory; with `allow_cold`, which may block, they are read then.
+        They end at the end of their file, and where the log ends.
 
         Raises:
             StoreClosed: the store is not open.
@@ -345,13 +342,12 @@ class MessageStore:
         if not self._is_open:
             raise StoreClosed(f"store {self.config.root} is not open")
         log = self._log
-        file_bytes = log.file_bytes
-        file_end = physical_offset - physical_offset % file_bytes + file_bytes
-        size = min(size, file_end - physical_offset, log.wrote - physical_offset)
-        if allow_cold:
-            return log.read(PhysicalOffset(physical_offset), size)
+        file_end = physical_offset - physical_offset % log.file_bytes + log.file_bytes
         log.check_windows()
-        return log.read_resident(PhysicalOffset(physical_offset), size)
+        return log.read_resident(
+            PhysicalOffset(physical_offset),
+            min(size, file_end - physical_offset, log.wrote - physical_offset),
+        )
 
     def prepare_last_record(self) -> Callable[[], int]:
         """Return a function that finds the log's last record: physical offset, -1 for none.

@@ -266,7 +266,7 @@ class ReplicaServer:
             return
         size = min(size, PIECE_BYTES)
         try:
-            data = store.log_bytes(position, size)
+            data = store.resident_log(position, size)
         except StoreError:
             # The store is being closed.
             return
@@ -303,4 +303,4 @@ class ReplicaServer:
                 )
                 slave.stream.close()
 
-        self._env.workers.submit(lambda: store.log_bytes(position, size, allow_cold=True), done)
+        self._env.workers.submit(lambda: memoryview(store.log_bytes(position, size)), done)
