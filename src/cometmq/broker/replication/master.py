@@ -288,7 +288,7 @@ class ReplicaServer:
         slave.is_reading = True
         store = self._store
 
-        def done(result: memoryview | BaseException | None) -> None:
+        def done(result: memoryview | BaseException) -> None:
             slave.is_reading = False
             if slave.stream.is_closed:
                 return
