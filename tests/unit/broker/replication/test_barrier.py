@@ -17,6 +17,8 @@ from cometmq.broker.base.config import load_config
 from cometmq.errors import ConfigError, ResponseCode
 
 SYNC = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2}
+PATIENT = {"slaveTimeout": 60_000, "syncFlushTimeout": 60_000}
+"""So that a busy machine loses no race."""
 
 
 @pytest.mark.parametrize(
@@ -29,7 +31,7 @@ def test_answered_send_is_at_the_slave(tmp_path: Path, flush: str, level: str) -
     async def main() -> None:
         async with (
             replica_set(tmp_path) as members,
-            members.master(**SYNC, flushDiskType=flush) as master,
+            members.master(**SYNC, **PATIENT, flushDiskType=flush) as master,
             members.slave(flushDiskType=flush) as slave,
         ):
             replicas = master.replicas
@@ -83,7 +85,7 @@ def test_too_few_replicas_refuse_before_anything_is_stored(tmp_path: Path) -> No
     async def main() -> None:
         async with (
             replica_set(tmp_path) as members,
-            members.master(**SYNC, minInSyncReplicas=2) as master,
+            members.master(**SYNC, **PATIENT, minInSyncReplicas=2) as master,
             connected(master) as client,
         ):
             refused = await client.send(b"x")

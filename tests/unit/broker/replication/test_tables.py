@@ -119,7 +119,7 @@ def test_timers_go_on_where_the_master_was(tmp_path: Path) -> None:
                 connected(master) as client,
             ):
                 now_ms = master.env.clock.now_ms()
-                soon, later = now_ms + 300, now_ms + 60_000
+                soon, later = now_ms + 300, now_ms + 600_000
                 await client.send(b"soon", i=f"TIMER_DELIVER_MS\x01{soon}\x02")
                 await client.send(b"later", i=f"TIMER_DELIVER_MS\x01{later}\x02")
                 store = master.services.store
