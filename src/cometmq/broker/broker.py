@@ -182,6 +182,8 @@ class Broker:
                 replicas=self._replicas,
             )
             self._services = services
+            if self._replicas is not None:
+                self._replicas.serve(services.state.barrier)
             self._server.handlers.update(handlers(services, self._disk, self._config_path))
             if not config.is_slave:
                 self._server.runs = {

@@ -140,8 +140,6 @@ def build_services(
         disk_usage=lambda: disk.usage(config.store_path()),
         when_registered=registration.when_announced,
     )
-    if replicas is not None:
-        replicas.serve(state.barrier)
     schedule = ScheduleService(state, *files.load_delay_offsets())
     files.attach_delays(schedule)
     rules = timer_rules(config)

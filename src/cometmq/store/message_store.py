@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from cometmq.codec.consume_queue import (
@@ -146,10 +147,6 @@ class MessageStore:
             self._retention,
             lambda: self._upkeep.leave_cut_file(),  # noqa: PLW0108 - made below
         )
-        self.replica = ReplicaAppender(
-            config, disk, self._log, self._queues, self._writer, self._index, self._appender, clock
-        )
-        """Appends a master's log; only where `refuse_puts` keeps everything else out."""
         self._process_id = os.getpid()
         self._upkeep = Upkeep(
             config,
@@ -189,6 +186,20 @@ class MessageStore:
         """Append a packed batch of simple messages; see `Appender.put_packed`."""
         self.put_batch = self._appender.put_batch
         """Append messages of one queue, all or none; see `Appender.put_batch`."""
+
+    @cached_property
+    def replica(self) -> ReplicaAppender:
+        """Appends a master's log; only where `refuse_puts` keeps everything else out."""
+        return ReplicaAppender(
+            self.config,
+            self._disk,
+            self._log,
+            self._queues,
+            self._writer,
+            self._index,
+            self._appender,
+            self._clock,
+        )
 
     @property
     def arrival_listener(self) -> Callable[[str, int, int, int], None] | None:

@@ -82,20 +82,20 @@ class SendBarrier:
             return
         codes: list[int] = []
 
-        def one(code: int) -> None:
+        def settle_part(code: int) -> None:
             codes.append(code)
             if len(codes) == 2:
                 settle(max(codes))
 
         self._store.when_durable(
             end_offset,
-            lambda is_durable: one(
+            lambda is_durable: settle_part(
                 ResponseCode.SUCCESS if is_durable else ResponseCode.FLUSH_DISK_TIMEOUT
             ),
         )
         self._when_copied(
             end_offset,
-            lambda is_copied: one(
+            lambda is_copied: settle_part(
                 ResponseCode.SUCCESS if is_copied else ResponseCode.FLUSH_SLAVE_TIMEOUT
             ),
         )
