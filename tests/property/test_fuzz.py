@@ -10,6 +10,9 @@ import pytest
 
 FUZZ = Path(__file__).resolve().parents[2] / "fuzz" / "fuzz_wire.py"
 FUZZ_NATIVE = FUZZ.with_name("fuzz_native.py")
+SECONDS_MAX = 280
+"""A busy machine compiles the core with sanitizers twice in so much time."""
+pytestmark = pytest.mark.timeout(SECONDS_MAX + 20)
 
 
 def run(*arguments: str, script: Path = FUZZ) -> subprocess.CompletedProcess[str]:
@@ -18,7 +21,7 @@ def run(*arguments: str, script: Path = FUZZ) -> subprocess.CompletedProcess[str
         [sys.executable, str(script), *arguments],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=SECONDS_MAX,
         check=False,
     )
 
