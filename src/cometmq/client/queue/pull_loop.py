@@ -276,7 +276,9 @@ class PullLoop:
             self._wait(PullEvent.HOLD, HOLD_RECHECK_S)
             return
         self.hold_reason = None
-        address = self._instance.routes.address(self.queue.broker_name, self._broker_id)
+        name, routes = self.queue.broker_name, self._instance.routes
+        # While the master is away a slave serves the queue.
+        address = routes.address(name, self._broker_id) or routes.any_address(name)
         channel = self._instance.pool.open_channel(address) if address is not None else None
         if channel is None or not self._instance.is_greeted(channel):
             self.state = move(self.state, PullEvent.CONNECT)

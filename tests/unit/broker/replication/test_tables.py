@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.unit.broker.harness import Client, eventually
 from tests.unit.broker.replication.pair import connected, copied, replica_set
 
+from cometmq import Message, Producer, PullConsumer
 from cometmq.broker import Broker
 from cometmq.codec.timer import TimerCheckpoint, decode_timer_checkpoint
 from cometmq.errors import ResponseCode
@@ -167,6 +168,35 @@ def test_pulls_suggest_where_to_read(tmp_path: Path) -> None:
                     ahead = await client.pull(queueOffset="9", suspendTimeoutMillis="1")
                     assert ahead.code == ResponseCode.PULL_NOT_FOUND
                     assert ahead.ext_fields["nextBeginOffset"] == "9"
+            finally:
+                await slave_life.__aexit__(None, None, None)
+
+    asyncio.run(main())
+
+
+def test_client_reads_from_the_slave_while_the_master_is_away(tmp_path: Path) -> None:
+    """A consumer that starts after the master's end finds the slave, reads and commits there."""
+
+    async def main() -> None:
+        async with replica_set(tmp_path) as members:
+            async with members.master() as master:
+                async with Producer("p", name_server=members.name_server) as producer:
+                    for number in range(5):
+                        await producer.send(Message("t", b"%d" % number))
+                slave_life = members.slave()
+                slave = await slave_life.__aenter__()
+                await copied(master, slave)
+                await followed(slave)
+            try:
+                bodies: set[bytes] = set()
+                async with PullConsumer(
+                    "g", {"t": "*"}, name_server=members.name_server, consume_from="first"
+                ) as consumer:
+                    async with asyncio.timeout(30):
+                        while len(bodies) < 5:
+                            bodies |= {message.body for message in await consumer.poll()}
+                stored = [slave.state.offsets.query("g", "t", queue_id) for queue_id in range(4)]
+                assert sum(offset or 0 for offset in stored) == 5
             finally:
                 await slave_life.__aexit__(None, None, None)
 
