@@ -16,7 +16,15 @@ from sqlalchemy.types import TypeEngine
 
 from cometmq.errors import ConfigTypeError
 
-__all__ = ["KEY_LENGTH_MAX", "AnyEngine", "Database", "insert_new", "key_type", "short_key"]
+__all__ = [
+    "KEY_LENGTH_MAX",
+    "AnyEngine",
+    "Database",
+    "insert_missing",
+    "insert_new",
+    "key_type",
+    "short_key",
+]
 
 T = TypeVar("T")
 AnyEngine: TypeAlias = Engine | AsyncEngine
@@ -44,6 +52,20 @@ def insert_new(table: Table, dialect: str) -> Insert:
     if dialect == "postgresql":
         return postgresql.insert(table).on_conflict_do_nothing()
     return sqlite.insert(table).on_conflict_do_nothing()
+
+
+def insert_missing(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:
+    """Insert rows, passing over those whose key exists, with few statements.
+
+    With RETURNING SQLAlchemy writes many rows into one statement; drivers of MySQL do so by
+    themselves.
+    """
+    dialect = connection.dialect.name
+    statement = insert_new(table, dialect)
+    if dialect in _MYSQL:
+        connection.execute(statement, rows)
+    else:
+        connection.execute(statement.returning(*table.primary_key), rows).all()
 
 
 class Database:

@@ -18,7 +18,7 @@ from sqlalchemy import (
     update,
 )
 
-from cometmq.patterns.base.sql import AnyEngine, Database, insert_new, key_type, short_key
+from cometmq.patterns.base.sql import AnyEngine, Database, insert_missing, key_type, short_key
 from cometmq.patterns.idempotent.claims import Busy, Claim, Claimed, Handled
 
 __all__ = ["DONE", "PROCESSING", "SqlClaims", "claims_table"]
@@ -159,7 +159,7 @@ def claim_keys(
         }
         for key in sorted(columns)
     ]
-    connection.execute(insert_new(CLAIMS, connection.dialect.name), rows)
+    insert_missing(connection, CLAIMS, rows)
     query = select(
         CLAIMS.c.claim_key,
         CLAIMS.c.state,

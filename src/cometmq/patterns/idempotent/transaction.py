@@ -21,7 +21,7 @@ from cometmq import ReceivedMessage, RetryLater
 from cometmq.errors import ConfigError, ConfigTypeError
 from cometmq.patterns.base.clock import Clock, now_ms
 from cometmq.patterns.base.flow import is_coroutine_function
-from cometmq.patterns.base.sql import insert_new, short_key
+from cometmq.patterns.base.sql import insert_missing, short_key
 from cometmq.patterns.idempotent.fence import Fence
 from cometmq.patterns.idempotent.handler import KEEP_MS, is_success
 from cometmq.patterns.idempotent.keys import KeyOf, by_message_id, keys_of
@@ -168,7 +168,7 @@ def _insert_keys(session: Session, group: str, keys: Sequence[str], keep_until_m
         }
         for key in sorted(keys)
     ]
-    connection.execute(insert_new(CLAIMS, connection.dialect.name), rows)
+    insert_missing(connection, CLAIMS, rows)
     query = select(CLAIMS.c.claim_key).where(
         CLAIMS.c.group_name == group, CLAIMS.c.claim_key.in_(keys), CLAIMS.c.token == token
     )
