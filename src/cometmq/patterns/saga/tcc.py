@@ -96,9 +96,11 @@ class TccBranch:
 
     def _insert(self, connection: Connection, key: str, state: str) -> bool:
         row = {"branch": self.name, "transaction_id": key, "state": state}
-        return (
-            connection.execute(insert_new(TCC, connection.dialect.name).values(row)).rowcount == 1
+        # SQLAlchemy tells the number of inserted rows only on request.
+        inserting = insert_new(TCC, connection.dialect.name).execution_options(
+            preserve_rowcount=True
         )
+        return connection.execute(inserting, row).rowcount == 1
 
     def _move(self, connection: Connection, key: str, state: str) -> bool:
         """Move a tried row to its end; False if it is there already.
