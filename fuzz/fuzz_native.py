@@ -2,7 +2,7 @@
 
     python fuzz/fuzz_native.py --seconds 600 --seed 7
 
-The C without Python (native/pure_c.c: frames, keys, hashes) and the extension module
+The C without Python (native/pure_c.c: frames, records, keys, hashes) and the extension module
 (native/extension.py and native/client.py: its entry points) share the time; both are built with
 gcc.  Where clang is too, libFuzzer has a third.  The first inputs come from the captured frames in
 tests/golden/wire and from frames made here.
@@ -35,11 +35,12 @@ from tests.golden.wire.captures import load_frames  # noqa: E402 - the path come
 from tests.request_fields import LONG_NAMES, send_fields  # noqa: E402
 
 from cometmq.codec.batch import encode_batch  # noqa: E402
+from cometmq.codec.stored_message import encode_message  # noqa: E402
 from cometmq.wire.command.command import RemotingCommand, encode_command  # noqa: E402
 
 CORE = ROOT / "src" / "cometmq" / "native" / "c"
 HERE = ROOT / "fuzz" / "native"
-PURE_C = ("hash", "message_keys", "send_header")
+PURE_C = ("hash", "message_keys", "record", "send_header")
 """The files of the core that know nothing of Python."""
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 FLAGS = ("-std=gnu11", "-O1", "-g", "-fno-omit-frame-pointer", f"-I{CORE}", *SANITIZE)
@@ -79,7 +80,27 @@ def seed_frames() -> list[bytes]:
         for serialize_type in (0, 1):
             command = RemotingCommand.request(320, fields, batch, serialize_type=serialize_type)
             frames.append(encode_command(command))
-    return [*frames, *(first + last for first, last in zip(frames[-20:], frames, strict=False))]
+    return [
+        *seed_records(),
+        *frames,
+        *(first + last for first, last in zip(frames[-20:], frames, strict=False)),
+    ]
+
+
+def seed_records() -> list[bytes]:
+    """Records of both versions and of all kinds of hosts."""
+    records = []
+    for number, text in enumerate((*PROPERTIES, "TAGS\x01a\x02TAGS\x01\x02TAGS\x01grün")):
+        topic = "T" * (1 + 130 * (number % 2))
+        flag = number % 4 << 4
+        hosts = {
+            "born_host": bytes(20 if flag & 0x10 else 8),
+            "store_host": bytes(20 if flag & 0x20 else 8),
+        }
+        records.append(
+            encode_message(topic, b"body" * number, text.encode(), sys_flag=flag, **hosts)
+        )
+    return [*records, records[0] + records[1]]
 
 
 def run(command: list[Any], **options: Any) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""Gives hostile frames, keys, units and records to the entry points of the extension module.
+"""Gives hostile bytes to the entry points of the extension module.
 
 Those of a client are in client.py.
 
@@ -16,6 +16,8 @@ import random
 import struct
 import sys
 import time
+import zlib
+from array import array
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -33,6 +35,11 @@ TOKENS = (
 )  # fmt: skip
 TEXTS = ("", "a", "b c", "  ", "ü", "\U0001f600 x", "\ud800", "x" * 5000, "\x00")
 ORIGIN = bytes(36)
+STORED_PROPERTIES = (
+    b"", b"KEYS\x01a b  c\x02UNIQ_KEY\x01id\x02TAGS\x01a\x02", b"UNIQ_KEY\x01id\x02" * 3,
+    b"KEYS\x01" + b"k " * 40, b"TAGS\x01\xc3\xa9", b"TAGS\x01a\x02TAGS\x01\x02TAGS\x01b",
+    b"UNIQ_KEY\x01\xff\x02KEYS", b"KEYS\x01  \x02",
+)  # fmt: skip
 START = 1 << 33
 """Where the log of `run_gather_records` begins."""
 ERRORS = (TypeError, ValueError, OverflowError, MemoryError, AttributeError)
@@ -78,6 +85,8 @@ class Fuzzer:
             self.run_hash_keys,
             self.run_gather_records,
             *[self.run_copy] * 2,
+            self.run_scan_records,
+            self.run_check_entries,
             self.client.run_messages,
             self.client.run_encode_request,
             self.client.run_answers,
@@ -90,6 +99,7 @@ class Fuzzer:
             self.chance.random() < 0.2,
         )
         self.executions = self.encoded = self.gathered = self.copied = 0
+        self.scanned = self.checked = 0
 
     def tell(self, data: bytes) -> None:
         """Write an input down, and make memory scarce for some."""
@@ -313,6 +323,73 @@ class Fuzzer:
             chance.choice((5, 7, 7, 8, 1 << 41)), bytes(8), 0, 0, len(body),
         ) + body + tail  # fmt: skip
 
+    def records(self) -> tuple[bytearray, list[int]]:
+        """A stretch of a log, and the positions of its records; some are spoilt."""
+        chance = self.chance
+        log, positions, next_offsets = bytearray(), [], dict.fromkeys(range(4), 7)
+        for _ in range(chance.choice((0, 1, 2, 9, 40, 40))):
+            queue_id = chance.randrange(4)
+            topic = chance.choice((b"t",) * 40 + (b"u", b"unknown", b"\xff", b"n" * 200))
+            positions.append(len(log))
+            log += record_of(
+                topic, queue_id, next_offsets[queue_id], START + len(log),
+                chance.randbytes(chance.choice((0, 1, 100))), chance.choice(STORED_PROPERTIES),
+                chance.choice((0,) * 12 + (4, 8, 12, 0x10, 0x20, 0x30)),
+            )  # fmt: skip
+            next_offsets[queue_id] += chance.choice((1,) * 30 + (0, 2))
+        for _ in range(chance.choice((0, 0, 0, 1, 3)) if log else 0):
+            log[chance.randrange(len(log))] = chance.randrange(256)
+        return log, positions
+
+    def run_scan_records(self) -> None:
+        """Records of known and unknown queues, at any index."""
+        chance = self.chance
+        log, positions = self.records()
+        index = chance.choice((0, 0, 0, *positions, len(log), len(log) + 1, -1))
+        known = {(topic, number): object() for topic in (b"t", b"\xff") for number in range(4)}
+        self.tell(bytes(log))
+        run = self.core.scan_records(
+            bytes(log), index, chance.choice((START + index,) * 9 + (0, -1, (1 << 63) - 1)),
+            chance.choice((1 << 62, 1 << 62, START, START + 300)), chance.random() < 0.8,
+            chance.choice((0, 1, 2, 2, 2, 3)), chance.choice((known,) * 20 + ({}, 7)),
+        )  # fmt: skip
+        if run is not None:
+            following, count, queues, entry_count, keys = run
+            self.scanned += count
+            assert START + index < following < START + len(log)
+            assert sum(len(units) for _, _, units in queues) <= count * 20
+            assert sum(len(hashes) for _, _, _, hashes in keys) in {0, 4 * entry_count}
+
+    def run_check_entries(self) -> None:
+        """Index entries of the records, or of none."""
+        chance = self.chance
+        log, positions = self.records()
+        slots = array("i", bytes(4 * chance.choice((1, 1, 7, 1000))))
+        entries = bytearray()
+        numbers: dict[int, int] = {}
+        offsets: list[int] = []
+        hashes: list[int] = []
+        for position in positions:
+            for key_hash in hashes_of(self.core, log[position:]):
+                offsets.append(START + position)
+                hashes.append(key_hash)
+        for number, (offset, key_hash) in enumerate(zip(offsets, hashes, strict=True), 1):
+            slot = key_hash % len(slots)
+            entries += struct.pack(">iqii", key_hash, offset, 0, numbers.get(slot, 0))
+            numbers[slot] = number
+        for _ in range(chance.choice((0, 0, 0, 1)) if entries else 0):
+            entries[chance.randrange(len(entries))] = chance.randrange(256)
+        self.tell(bytes(entries))
+        first = chance.choice((0,) * 9 + (1, len(entries) // 20, 1 << 40, -1))
+        log_position = chance.choice((START,) * 9 + (0, START + 1, -1))
+        newest = chance.choice((slots,) * 20 + (array("i"), bytes(8), memoryview(bytearray(9))[1:]))
+        count = self.core.check_entries(
+            bytes(entries), first, chance.choice((1,) * 9 + (0, -1, 1 << 31)), newest,
+            chance.choice((0, START, START + 100)), bytes(log), log_position,
+        )  # fmt: skip
+        self.checked += count
+        assert 0 <= count <= len(entries) // 20
+
     def run(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -323,6 +400,37 @@ class Fuzzer:
             if self.executions % 20_000 == 0:
                 self.scarce.value = -1
                 self.encoders[self.chance.randrange(8)] = self.encoder()
+
+
+def record_of(
+    topic: bytes, queue_id: int, queue_offset: int, position: int, body: bytes, properties: bytes,
+    sys_flag: int,
+) -> bytes:  # fmt: skip
+    """A stored message (codec/stored_message.py)."""
+    is_v1 = len(topic) <= 127
+    head = struct.pack(
+        ">IIiqqiq", 0xDAA320A7 if is_v1 else 0xDAA320AB, zlib.crc32(body) & 0x7FFFFFFF, queue_id,
+        queue_offset, position, sys_flag, 1,
+    )  # fmt: skip
+    head = head[:12] + bytes(4) + head[12:] + bytes(20 if sys_flag & 0x10 else 8) + bytes(8)
+    head += bytes(20 if sys_flag & 0x20 else 8) + struct.pack(">iqi", 0, 0, len(body))
+    tail = struct.pack(">B" if is_v1 else ">H", len(topic)) + topic
+    tail += struct.pack(">H", len(properties)) + properties
+    return struct.pack(">i", 4 + len(head) + len(body) + len(tail)) + head + body + tail
+
+
+def hashes_of(core: Any, record: bytearray) -> list[int]:
+    """The hashes of the index entries of the first record, if the core takes it."""
+    topics = (b"t", b"u", b"unknown", b"n" * 200)
+    known = {(topic, number): 0 for topic in topics for number in range(4)}
+    position = int.from_bytes(record[28:36], "big")
+    if position >= 1 << 62:
+        return []
+    # The last record stays with Python, so one more follows.
+    size = int.from_bytes(record[:4], "big")
+    more = record_of(b"t", 0, 0, position + size, b"", b"", 0)
+    run = core.scan_records(bytes(record[:size]) + more, 0, position, 1 << 62, False, 2, known)
+    return list(memoryview(run[4][0][3]).cast("I")) if run is not None and run[4] else []
 
 
 def count_frames(data: bytes) -> int:
@@ -362,6 +470,8 @@ def main() -> None:
                 "requests_encoded": fuzzer.client.encoded,
                 "answers_taken": fuzzer.client.taken,
                 "messages_copied": fuzzer.copied,
+                "records_scanned": fuzzer.scanned,
+                "entries_checked": fuzzer.checked,
             }
         )
     )

@@ -1,4 +1,5 @@
-/* Gives hostile bytes to what the core has without Python: read_send, read_message_keys, hashes.
+/* Gives hostile bytes to what the core has without Python: read_send, read_record,
+ * read_message_keys, hashes.
  *
  *     pure_c CORPUS SEED SECONDS     mutate the files of a folder until the time is over
  *     pure_c --replay FILE           run one input
@@ -10,6 +11,7 @@
 #define _GNU_SOURCE
 #include "hash.h"
 #include "message_keys.h"
+#include "record.h"
 #include "send_header.h"
 
 #include <dirent.h>
@@ -76,6 +78,33 @@ static bool check_frames(Span data, Buffer *text) {
     return is_send;
 }
 
+/* Check the records at the beginning; whether there is one. */
+static bool check_records(Span data) {
+    Cursor cursor = cursor_of(data);
+    Record record;
+    bool is_record = false;
+    for (; read_record(&cursor, &record); is_record = true) {
+        const Span parts[] = {record.born_host, record.store_host, record.body, record.topic,
+                              record.properties};
+        for (int i = 0; i < 5; i++)
+            if (!lies_in(parts[i], record.bytes))
+                fail("a part of a record lies outside of it");
+        if (!lies_in(record.bytes, data))
+            fail("a record lies outside the bytes");
+        has_body_crc(&record);
+        MessageKeys keys;
+        find_message_keys(record.properties, &keys);
+        const Span values[] = {keys.uniq_key, keys.keys, keys.tags};
+        for (int i = 0; i < 3; i++)
+            if (values[i].size != 0 && !lies_in(values[i], record.properties))
+                fail("a key lies outside the property string");
+        uint32_t hashes[STORED_KEYS_MAX];
+        if (hash_stored_keys(java_hash_utf8(0, record.topic), &keys, hashes) > STORED_KEYS_MAX)
+            fail("more hashes than there is room for");
+    }
+    return is_record;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     static bool is_prepared;
     static Buffer text;
@@ -88,7 +117,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     bool is_send = check_frames(data, &text);
     buffer_free(&text);
     calls_until_scarce = -1;
-    if (is_send)
+    if (is_send || check_records(data))
         return 0;
     /* Text behind the lengths of a frame, of which some is enough. */
     Cursor cursor = cursor_of(data);
@@ -216,8 +245,13 @@ static size_t mutate_once(uint8_t *bytes, size_t size) {
     }
 }
 
-/* Make the lengths of the frame right again, so that the damage is deep inside. */
+/* Make the lengths of the frame right again, so that the damage is deep inside; or those of the
+ * record, by its last length. */
 static void repair(uint8_t *bytes, size_t size, size_t body_bytes) {
+    if (size >= 8 && load_u32(bytes + 4) >> 16 == 0xDAA3) {
+        store_u32(bytes, (uint32_t)size);
+        return;
+    }
     if (size < 8 + body_bytes)
         return;
     store_u32(bytes, (uint32_t)size - 4);

@@ -15,17 +15,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Callable, Container, Mapping
 
     M = TypeVar("M")
 
 __all__ = [
+    "COUNT_KEYS",
+    "LIST_KEYS",
+    "NO_KEYS",
     "PURE_VARIABLE",
     "CopyEncoder",
     "EncodedRun",
     "NotedHalf",
     "NotedTimed",
+    "ScannedRun",
     "SendEncoder",
+    "check_entries",
     "cut_messages",
     "decode_record",
     "describe",
@@ -33,11 +39,16 @@ __all__ = [
     "gather_records",
     "hash_keys",
     "record_body",
+    "scan_records",
     "take_send_answers",
 ]
 
 PURE_VARIABLE: Final = "COMETMQ_PURE"
 """Set to 1, it switches the core off."""
+NO_KEYS: Final = 0
+COUNT_KEYS: Final = 1
+LIST_KEYS: Final = 2
+"""What `scan_records` does with the index keys of the records."""
 
 PendingKeys = tuple[str, int, int, tuple[str | None, str | None, str | None] | bytes]
 """Topic, physical offset, store time and index keys of a message, or the hashes of the keys."""
@@ -53,6 +64,46 @@ EncodedRun = tuple[
 ]
 """Records; queues with their units, next queue offset and first physical offset; index keys;
 arrivals at watched queues, with SYNC_FLUSH at all."""
+
+ScannedRun = tuple[
+    int, int, list[tuple[Any, int, bytes]], int, list[PendingKeys],
+]  # fmt: skip
+"""Physical offset of the next record; number of records; queues with the queue offset of their
+first unit, and units; number of index entries; index keys."""
+
+
+class _ScanRecords(Protocol):
+    """Reads the records of a stretch of the log; c/log_scan.c."""
+
+    def __call__(
+        self,
+        data: bytes,
+        index: int,
+        position: int,
+        end: int,
+        is_crc_checked: bool,
+        keys_use: int,
+        queues: dict[tuple[bytes, int], Any],
+        /,
+    ) -> ScannedRun | None:
+        """Read the records of known queues, but the last; None where Python has to read."""
+
+
+class _CheckEntries(Protocol):
+    """Checks the entries of an index file; c/index_check.c."""
+
+    def __call__(
+        self,
+        entries: bytes,
+        first: int,
+        number: int,
+        newest: array[int],
+        log_min: int,
+        log: bytes,
+        log_position: int,
+        /,
+    ) -> int:
+        """Return how many entries, from `entries[first]` on, are sound; update `newest`."""
 
 
 class _GatherRecords(Protocol):
@@ -209,6 +260,8 @@ decode_record: _DecodeRecord | None = None
 record_body: Callable[[bytes, int], bytes | None] | None = None
 encode_send_request: _EncodeSendRequest | None = None
 take_send_answers: _TakeSendAnswers | None = None
+scan_records: _ScanRecords | None = None
+check_entries: _CheckEntries | None = None
 _absence = ""
 if os.environ.get(PURE_VARIABLE) == "1":
     _absence = f"{PURE_VARIABLE}=1"
@@ -221,6 +274,7 @@ else:
             _core.cut_messages, _core.decode_record, _core.record_body,
         )  # fmt: skip
         encode_send_request, take_send_answers = _core.encode_send_request, _core.take_send_answers
+        scan_records, check_entries = _core.scan_records, _core.check_entries
     except ImportError:
         _absence = "this installation was built without the core"
     except AttributeError:

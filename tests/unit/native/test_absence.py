@@ -24,5 +24,6 @@ def test_core_of_an_older_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     assert again.SendEncoder is again.hash_keys is again.gather_records is None
     assert again.cut_messages is again.decode_record is again.record_body is None
     assert again.encode_send_request is again.take_send_answers is None
+    assert again.scan_records is again.check_entries is None
     expected = "pure Python (the core is older than this tree, run python hatch_build.py)"
     assert again.describe() == expected

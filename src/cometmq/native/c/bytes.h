@@ -131,6 +131,20 @@ static inline bool read_u32(Cursor *cursor, uint32_t *value) {
     return at != NULL;
 }
 
+static inline bool read_u64(Cursor *cursor, uint64_t *value) {
+    const uint8_t *at = read_bytes(cursor, 8);
+    if (at != NULL)
+        *value = load_u64(at);
+    return at != NULL;
+}
+
+/* Read the next `size` bytes as a span; false where fewer are left. */
+static inline bool read_span(Cursor *cursor, size_t size, Span *span) {
+    const uint8_t *at = read_bytes(cursor, size);
+    *span = (Span){at, size};
+    return at != NULL;
+}
+
 static inline void store_u16(uint8_t *at, uint16_t value) {
     at[0] = (uint8_t)(value >> 8);
     at[1] = (uint8_t)value;

@@ -56,13 +56,29 @@ PyDoc_STRVAR(record_body_doc,
              "record_body(buffer, position)\n--\n\n"
              "Return the body of a plain record that is not compressed, or None.");
 
+PyDoc_STRVAR(scan_records_doc,
+             "scan_records(data, index, position, end, is_crc_checked, keys_use, queues)\n--\n\n"
+             "Read the records from `data[index]`, at a physical offset, that begin before `end`:\n"
+             "(physical offset of the next record, number of records, units, number of index\n"
+             "entries, index keys), or None where Python has to read.  `queues` has the queues by\n"
+             "topic and queue id, `keys_use` is 0 for no index entries, 1 to count, 2 to list them;\n"
+             "units are triples of queue, first queue offset and bytes.");
+
+PyDoc_STRVAR(check_entries_doc,
+             "check_entries(entries, first, number, newest, log_min, log, log_position)\n--\n\n"
+             "Check index entries from the one of index `first` on, which has this number in its\n"
+             "file; return how many are sound before the first that Python has to check.  `newest`\n"
+             "has the newest entry of each slot and is updated.");
+
 static PyMethodDef functions[] = {
+    {"check_entries", check_entries, METH_VARARGS, check_entries_doc},
     {"cut_messages", cut_messages, METH_VARARGS, cut_messages_doc},
     {"decode_record", decode_record, METH_VARARGS, decode_record_doc},
     {"encode_send_request", encode_send_request, METH_VARARGS, encode_send_doc},
     {"gather_records", gather_records, METH_VARARGS, gather_records_doc},
     {"hash_keys", hash_keys, METH_O, hash_keys_doc},
     {"record_body", record_body, METH_VARARGS, record_body_doc},
+    {"scan_records", scan_records, METH_VARARGS, scan_records_doc},
     {"take_send_answers", take_send_answers, METH_VARARGS, take_send_answers_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -37,4 +37,10 @@ PyObject *encode_send_request(PyObject *module, PyObject *arguments);
 /* take_send_answers(data, waiting, taken, token_type, answer_type) -> end: client_sends.c. */
 PyObject *take_send_answers(PyObject *module, PyObject *arguments);
 
+/* scan_records(data, index, position, end, is_crc_checked, keys_use, queues): log_scan.c. */
+PyObject *scan_records(PyObject *module, PyObject *arguments);
+
+/* check_entries(entries, first, number, newest, log_min, log, log_position): index_check.c. */
+PyObject *check_entries(PyObject *module, PyObject *arguments);
+
 #endif

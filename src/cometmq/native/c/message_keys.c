@@ -1,5 +1,7 @@
 #include "message_keys.h"
 
+#include "hash.h"
+
 enum { SEPARATOR = 2 };
 
 static inline bool begins_with(Cursor cursor, const char *word, size_t size) {
@@ -91,4 +93,43 @@ bool read_message_keys(Span text, MessageKeys *keys) {
            read_value(names, 5, text, &keys->keys) && read_value(tags, 5, text, &keys->tags) &&
            (keys->kind == PLAIN || read_value(kind, mark_bytes[keys->kind], text, &keys->mark)) &&
            (keys->kind != HALF || read_value(group, 7, text, &keys->group));
+}
+
+void find_message_keys(Span properties, MessageKeys *keys) {
+    *keys = (MessageKeys){0};
+    Cursor cursor = cursor_of(properties);
+    while (bytes_left(&cursor) != 0) {
+        Span property;
+        if (!read_until(&cursor, SEPARATOR, &property))
+            property = read_rest(&cursor);
+        Cursor rest = cursor_of(property);
+        Span *value = NULL;
+        if (read_text(&rest, "UNIQ_KEY\x01", 9))
+            value = &keys->uniq_key;
+        else if (read_text(&rest, "KEYS\x01", 5))
+            value = &keys->keys;
+        else if (read_text(&rest, "TAGS\x01", 5))
+            value = &keys->tags;
+        if (value != NULL && bytes_left(&rest) != 0)
+            *value = read_rest(&rest);
+    }
+}
+
+int hash_stored_keys(uint32_t prefix, const MessageKeys *keys, uint32_t *hashes) {
+    if (!is_ascii(keys->uniq_key) || !is_ascii(keys->keys) || !is_ascii(keys->tags))
+        return -1;
+    int count = 0;
+    if (keys->uniq_key.size != 0)
+        hashes[count++] = index_hash(java_hash(prefix, keys->uniq_key));
+    Cursor cursor = cursor_of(keys->keys);
+    for (Span word; keys->keys.size != 0 && read_word(&cursor, &word);) {
+        if (count == STORED_KEYS_MAX - 1)
+            return -1;
+        hashes[count++] = index_hash(java_hash(prefix, word));
+    }
+    if (keys->tags.size != 0) {
+        prefix = java_hash(prefix, (Span){(const uint8_t *)"T#", 2});
+        hashes[count++] = index_hash(java_hash(prefix, keys->tags));
+    }
+    return count;
 }

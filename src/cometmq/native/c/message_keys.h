@@ -33,4 +33,15 @@ typedef struct {
  * one counts. */
 bool read_message_keys(Span text, MessageKeys *keys);
 
+/* Find the keys of any stored message, as `index_keys_of` of store/base/dispatch.py: of two equal
+ * names the last one with a value counts, and the last property may lack its separator. */
+void find_message_keys(Span properties, MessageKeys *keys);
+
+enum { STORED_KEYS_MAX = 32 };
+
+/* Put the hashes of a stored message's index entries into `hashes`, in Java's order; `prefix` is
+ * the hash of "topic#".  Return their number, or -1 to stop: at keys that are not ASCII, and where
+ * there are more than STORED_KEYS_MAX. */
+int hash_stored_keys(uint32_t prefix, const MessageKeys *keys, uint32_t *hashes);
+
 #endif

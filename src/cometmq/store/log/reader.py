@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
+from cometmq import native
 from cometmq.codec.crc import is_record_crc_right
 from cometmq.codec.stored_message import (
     BODY_POSITION_V4,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["BLOCK_BYTES", "LogFiles", "LogReader", "ScannedRecord", "data_blocks"]
 
 _READ_BYTES: Final = 4 << 20
+# `scan` reads on when fewer bytes are left in the buffer.
+_SCAN_BYTES_MIN: Final = 4096
 BLOCK_BYTES: Final = 1 << 20
 """Size of the blocks in which a file is searched for data."""
 # total, magic, crc, queue id, (flag), queue offset, physical offset, sys flag, (born),
@@ -114,6 +117,36 @@ class LogReader:
         self._blocks_of: _File | None = None
         self._blocks_start = 0
         self._blocks: list[int] = []
+        self._scan_records = None if is_record_crc_forced else native.scan_records
+
+    def scan(
+        self, end: int, keys_use: int, queues: dict[tuple[bytes, int], Any]
+    ) -> native.ScannedRun | None:
+        """Read many plain records of known queues at once, if the native core is there.
+
+        The last record of a stretch is left to `next_record`.
+
+        Args:
+            end: records that begin at this physical offset or behind it are not read.
+            keys_use: one of `NO_KEYS`, `COUNT_KEYS` and `LIST_KEYS`.
+            queues: the known queues, by topic and queue id.
+
+        Returns None where `next_record` has to read; then `position` is as before.
+        """
+        if self._scan_records is None:
+            return None
+        position, end = self.position, min(end, self.end)
+        index = position - self._buffer_start
+        if not 0 <= index <= len(self._buffer) - _SCAN_BYTES_MIN:
+            if position >= end:
+                return None
+            index = self._fill(position, _READ_BYTES)
+        run = self._scan_records(
+            self._buffer, index, position, end, self._is_crc_checked, keys_use, queues
+        )
+        if run is not None:
+            self.position = run[0]
+        return run
 
     def next_record(self) -> ScannedRecord | None:
         """Return the next record; None at the end, and at a fault, which `fault` then describes."""
@@ -131,7 +164,8 @@ class LogReader:
                 magic == MAGIC_V1
                 and own_offset == position
                 and not sys_flag & 0x30
-                and index < topic <= end - 3
+                and body_bytes >= 0
+                and topic <= end - 3
                 and end <= len(buffer)
                 and not self._is_record_crc_forced
             ):

@@ -39,6 +39,8 @@ __all__ = ["OfflineFile", "OfflineIndex", "OfflineQueue", "OfflineStore"]
 _NAME_DIGITS: Final = 20
 _INDEX_NAME_DIGITS: Final = 17
 _READ_UNITS: Final = 4096
+# Queue files that `units_at` has open.
+_OPEN_FILES_MAX: Final = 128
 _LONG: Final = struct.Struct(">q")
 # An index file of unusual size is searched this far for its first entry.
 _SEARCH_BYTES_MAX: Final = 256 << 20
@@ -69,8 +71,8 @@ class OfflineQueue:
         """Queue offset of the first unit in the files."""
         return self.files[0].start // CQ_UNIT_BYTES if self.files else 0
 
-    def units(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yield queue offset, physical offset, size and tags code of every unit in the files."""
+    def blocks(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the units in the files in blocks, each with the queue offset of its first unit."""
         for file in self.files:
             position = 0
             while position < file.size:
@@ -78,10 +80,14 @@ class OfflineQueue:
                 raw = raw[: len(raw) // CQ_UNIT_BYTES * CQ_UNIT_BYTES]
                 if not raw:
                     break
-                base = (file.start + position) // CQ_UNIT_BYTES
-                for index, unit in enumerate(CQ_UNIT.iter_unpack(raw)):
-                    yield (base + index, *unit)
+                yield (file.start + position) // CQ_UNIT_BYTES, raw
                 position += len(raw)
+
+    def units(self) -> Iterator[tuple[int, int, int, int]]:
+        """Yield queue offset, physical offset, size and tags code of every unit in the files."""
+        for first, raw in self.blocks():
+            for index, unit in enumerate(CQ_UNIT.iter_unpack(raw)):
+                yield (first + index, *unit)
 
 
 @dataclass(slots=True)
@@ -113,6 +119,8 @@ class OfflineStore:
         for file in self.log_files:
             file.end = file.start + (self.log_file_bytes or file.size)
         self.queue_file_bytes: int | None = None
+        self._queue_files: dict[str, RandomFile | None] = {}
+        """The files that `units_at` has open, by path; None without a file."""
 
     def _open_all(self, path: str) -> list[OfflineFile]:
         """Open the files of a directory whose names are byte offsets, in order."""
@@ -172,6 +180,38 @@ class OfflineStore:
                 if files and self.queue_file_bytes is None:
                     self.queue_file_bytes = _usual([file.size for file in files])
                 yield OfflineQueue(topic, queue_id, path, files)
+
+    def units_at(self, topic: str, queue_id: int, first: int, count: int) -> bytes:
+        """Return units of a queue from queue offset `first` on; fewer where a file is cut.
+
+        The queue's files are taken to have the size that the others have.
+        """
+        file_bytes = self.queue_file_bytes
+        if not file_bytes:
+            return b""
+        parts: list[bytes] = []
+        position, bytes_left = first * CQ_UNIT_BYTES, count * CQ_UNIT_BYTES
+        while bytes_left:
+            position_in_file = position % file_bytes
+            length = min(bytes_left, file_bytes - position_in_file)
+            start = position - position_in_file
+            file = self._queue_file(f"{self.root}/consumequeue/{topic}/{queue_id}/{start:020d}")
+            if file is None:
+                break
+            parts.append(file.read(position_in_file, length))
+            position += length
+            bytes_left -= length
+        return b"".join(parts)
+
+    def _queue_file(self, path: str) -> RandomFile | None:
+        file = self._queue_files.get(path)
+        if file is None and path not in self._queue_files:
+            if len(self._queue_files) >= _OPEN_FILES_MAX:
+                self._queue_files.clear()
+            if self.disk.exists(path):
+                file = self.disk.open_random(path, self.disk.size(path), create=False)
+            self._queue_files[path] = file
+        return file
 
     # -- index ---------------------------------------------------------------------------
 

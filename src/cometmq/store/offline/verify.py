@@ -19,10 +19,13 @@ missing: opening the store brings them into the queues' files.
 
 from __future__ import annotations
 
+import sys
+from array import array
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from cometmq import native
 from cometmq.codec.consume_queue import (
     CQ_UNIT,
     CQ_UNIT_BYTES,
@@ -41,6 +44,7 @@ from cometmq.codec.index import (
 )
 from cometmq.codec.java_hash import index_key_hash
 from cometmq.errors import CodecError
+from cometmq.model.names import SCHEDULE_TOPIC
 from cometmq.model.offsets import PhysicalOffset, QueueOffset
 from cometmq.store.base.checkpoint import SIDE_FILE_NAME, SideState, load_side_file
 from cometmq.store.base.config import DELAYS_MS_DEFAULT
@@ -66,6 +70,12 @@ _PROGRESS_EVERY: Final = 4096
 # Of a failing disk, which could give millions, only these are listed; the others are counted.
 _FINDINGS_MAX: Final = 10_000
 _READ_ENTRIES: Final = 4096
+# The log between the records of that many entries is read at once, if it is no longer than this.
+_SPAN_BYTES_MAX: Final = 16 << 20
+# So many bytes behind the begin of the last of these records are read too.
+_RECORD_BYTES_USUAL: Final = 64 << 10
+_SLOT_BYTES: Final = 4
+_SCHEDULE: Final = SCHEDULE_TOPIC.encode()
 
 
 class FindingKind(Enum):
@@ -122,6 +132,14 @@ class _QueueInLog:
     end: int
     """Queue offset behind the last one."""
     count: int
+    proven: list[tuple[int, int]] = field(default_factory=list)
+    """Begin and end, queue offsets, of units that are exactly those that the log gives."""
+
+    def add_proven(self, begin: int, end: int) -> None:
+        """Note proven units; usually they continue those that were proven last."""
+        if self.proven and self.proven[-1][1] == begin:
+            begin, _ = self.proven.pop()
+        self.proven.append((begin, end))
 
 
 def verify_store(
@@ -158,6 +176,8 @@ class _Verifier:
         self._delays_ms = delays_ms
         self._in_log: dict[tuple[bytes, int], _QueueInLog] = {}
         """By topic and queue id."""
+        self._plain_queues: dict[tuple[bytes, int], tuple[str, int, _QueueInLog]] = {}
+        """Those of them whose units have the hash of the tags, for `LogReader.scan`."""
         self._journaled: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
         """By topic and queue id: runs of units in the journal, with their first queue offset."""
         self._indexed_spans: list[tuple[int, int]] = []
@@ -192,8 +212,11 @@ class _Verifier:
             for index in store.indexes()
             if index.header is not None and index.header.index_count > 1
         ]
+        # The size of the queues' files is that of the first one.
+        next((queue for queue in store.queues() if queue.files), None)
         reader = LogReader(store, store.log_start, store.log_limit)
         while True:
+            self._count_stretches(reader)
             record = reader.next_record()
             if record is None:
                 if reader.fault is None:
@@ -234,6 +257,37 @@ class _Verifier:
         self._add(FindingKind.DAMAGE, path, position, text)
         return record
 
+    def _count_stretches(self, reader: LogReader) -> None:
+        """As `_count_record`, for as many records as the native core takes at once."""
+        report = self.report
+        while True:
+            keys_use, end = self._keys_use(reader.position)
+            stretch = reader.scan(end, keys_use, self._plain_queues)
+            if stretch is None:
+                return
+            report.log_end, count, units_of, entry_count, _ = stretch
+            report.records += count
+            self._expected_entries += entry_count
+            self._report_progress("log", report.log_end, self._store.log_limit)
+            for (topic, queue_id, in_log), first, units in units_of:
+                unit_count = len(units) // CQ_UNIT_BYTES
+                if first == 0:
+                    in_log.end = in_log.count = 0
+                in_log.end = max(in_log.end, first + unit_count)
+                in_log.count += unit_count
+                if self._store.units_at(topic, queue_id, first, unit_count) == units:
+                    in_log.add_proven(first, first + unit_count)
+
+    def _keys_use(self, position: int) -> tuple[int, int]:
+        """Return whether index entries are expected at a physical offset, and up to which one."""
+        ends = [last + 1 for first, last in self._indexed_spans if first <= position <= last]
+        if ends:
+            return native.COUNT_KEYS, min(ends)
+        return native.NO_KEYS, min(
+            [first for first, _ in self._indexed_spans if first > position],
+            default=self._store.log_limit,
+        )
+
     def _count_record(self, record: ScannedRecord) -> None:
         """Note what follows from a sound record for its queue and for the index."""
         report = self.report
@@ -243,7 +297,12 @@ class _Verifier:
             self._report_progress("log", record.physical_offset, self._store.log_limit)
         if record.is_queued:
             key = (record.topic, record.queue_id)
-            in_log = self._in_log.setdefault(key, _QueueInLog(0, 0))
+            in_log = self._in_log.get(key)
+            if in_log is None:
+                in_log = self._in_log[key] = _QueueInLog(0, 0)
+                if record.topic != _SCHEDULE and record.topic.isascii():
+                    name = record.topic.decode()
+                    self._plain_queues[key] = name, record.queue_id, in_log
             if record.queue_offset == 0:
                 # The queue begins, maybe again after it was removed.
                 in_log.end = in_log.count = 0
@@ -305,6 +364,7 @@ class _Verifier:
 
     def _check_queue(self, queue: OfflineQueue) -> None:
         expected_bytes = self._store.queue_file_bytes
+        findings_before = self.report.finding_count
         for before, file in zip([None, *queue.files], queue.files, strict=False):
             if file.size != expected_bytes:
                 text = f"{file.size} bytes long, other files have {expected_bytes}"
@@ -312,30 +372,70 @@ class _Verifier:
             if before is not None and before.start + (expected_bytes or 0) != file.start:
                 text = f"the file before begins at {before.start}"
                 self._add(FindingKind.DAMAGE, file.path, 0, text)
-        end = queue.first
-        zeros_from: int | None = None
-        for queue_offset, physical_offset, size, code in queue.units():
-            if physical_offset == 0 and size == 0 and code == 0:
-                if zeros_from is None:
-                    zeros_from = queue_offset
-                continue
-            if zeros_from is not None:
-                path, position = _unit_position(queue, QueueOffset(zeros_from))
-                text = f"queue offsets {zeros_from} to {queue_offset - 1} are zeros"
-                self._add(FindingKind.DAMAGE, path, position, text)
-                zeros_from = None
-            end = queue_offset + 1
-            if size != PRE_BLANK_SIZE:
-                self._check_unit(
-                    queue, QueueOffset(queue_offset), PhysicalOffset(physical_offset), size, code
-                )
-        end = self._check_journaled(queue, end)
+        is_regular = self.report.finding_count == findings_before
         in_log = self._in_log.get((queue.topic.encode(), queue.queue_id))
+        end = self._check_units(queue, in_log.proven if in_log and is_regular else [])
+        end = self._check_journaled(queue, end)
         if in_log is not None and end < in_log.end:
             path, position = _unit_position(queue, QueueOffset(end))
             count, last = in_log.end - end, in_log.end - 1
             text = f"{count} units are missing: the log has queue offset {last}"
             self._add(FindingKind.MISSING, path, position, text)
+
+    def _check_units(self, queue: OfflineQueue, proven: list[tuple[int, int]]) -> int:
+        """Check the units in the queue's files; return the queue offset behind the last one.
+
+        Args:
+            proven: begin and end of units that are right, as `_QueueInLog.proven`.
+        """
+        end = queue.first
+        zeros_from: int | None = None
+        proven = sorted(proven)
+        proven_number = 0
+        for first, raw in queue.blocks():
+            queue_offset, block_end = first, first + len(raw) // CQ_UNIT_BYTES
+            while queue_offset < block_end:
+                while proven_number < len(proven) and proven[proven_number][1] <= queue_offset:
+                    proven_number += 1
+                begin, proven_end = (
+                    proven[proven_number] if proven_number < len(proven) else (block_end, block_end)
+                )
+                if begin <= queue_offset:
+                    self._end_zeros(queue, zeros_from, queue_offset)
+                    zeros_from = None
+                    end = min(proven_end, block_end)
+                    self._count_units(end - queue_offset)
+                    queue_offset = end
+                    continue
+                physical_offset, size, code = CQ_UNIT.unpack_from(
+                    raw, (queue_offset - first) * CQ_UNIT_BYTES
+                )
+                queue_offset += 1
+                if physical_offset == 0 and size == 0 and code == 0:
+                    if zeros_from is None:
+                        zeros_from = queue_offset - 1
+                    continue
+                self._end_zeros(queue, zeros_from, queue_offset - 1)
+                zeros_from = None
+                end = queue_offset
+                if size != PRE_BLANK_SIZE:
+                    self._check_unit(queue, QueueOffset(queue_offset - 1), physical_offset, size,
+                                     code)  # fmt: skip
+        return end
+
+    def _end_zeros(self, queue: OfflineQueue, zeros_from: int | None, queue_offset: int) -> None:
+        """Report zeros that begin at a queue offset and end before another one, if there are."""
+        if zeros_from is not None:
+            path, position = _unit_position(queue, QueueOffset(zeros_from))
+            text = f"queue offsets {zeros_from} to {queue_offset - 1} are zeros"
+            self._add(FindingKind.DAMAGE, path, position, text)
+
+    def _count_units(self, count: int) -> None:
+        report = self.report
+        before = report.units // _PROGRESS_EVERY
+        report.units += count
+        if report.units // _PROGRESS_EVERY > before:
+            self._report_progress("units", report.units, report.records)
 
     def _check_unit(
         self,
@@ -346,9 +446,7 @@ class _Verifier:
         code: int,
     ) -> None:
         report, store = self.report, self._store
-        report.units += 1
-        if report.units % _PROGRESS_EVERY == 0:
-            self._report_progress("units", report.units, report.records)
+        self._count_units(1)
         path, position = _unit_position(queue, queue_offset)
         who = f"the unit of queue offset {queue_offset}"
         if physical_offset < 0 or size <= 0:
@@ -448,17 +546,58 @@ class _Verifier:
             text = f"its head counts {header.index_count} entries of {index.entry_count}"
             self._add(FindingKind.DAMAGE, index.path, 36, text)
             return
-        newest_of: dict[int, int] = {}
+        newest_of = array("i", bytes(index.slot_count * _SLOT_BYTES))
+        assert newest_of.itemsize == _SLOT_BYTES
         for first in range(1, header.index_count, _READ_ENTRIES):
             count = min(_READ_ENTRIES, header.index_count - first)
             raw = index.file.read(
                 entry_position(first, index.slot_count), count * INDEX_ENTRY_BYTES
             )
-            raw = raw[: len(raw) // INDEX_ENTRY_BYTES * INDEX_ENTRY_BYTES]
-            for number, entry in enumerate(INDEX_ENTRY.iter_unpack(raw), first):
-                self._check_entry(index, index.slot_count, number, entry, newest_of)
+            self._check_entries(index, index.slot_count, first, raw, newest_of)
             self._report_progress("index", self.report.index_entries, total)
         self._check_slots(index, index.slot_count, newest_of)
+
+    def _check_entries(
+        self, index: OfflineIndex, slot_count: int, first: int, raw: bytes, newest_of: array[int]
+    ) -> None:
+        """Check a block of entries, of which the first one has number `first`."""
+        done, count, end = 0, len(raw) // INDEX_ENTRY_BYTES, 0
+        log, log_position, block = b"", 0, raw
+        while done < count:
+            if native.check_entries is not None:
+                if done >= end:
+                    log, log_position, end = self._log_of_entries(raw, done, count)
+                    block = raw[: end * INDEX_ENTRY_BYTES]
+                sound = native.check_entries(
+                    block, done, first + done, newest_of, self._store.log_start, log, log_position
+                )
+                self.report.index_entries += sound
+                done += sound
+                if done >= end:
+                    continue
+            entry = INDEX_ENTRY.unpack_from(raw, done * INDEX_ENTRY_BYTES)
+            self._check_entry(index, slot_count, first + done, entry, newest_of)
+            done += 1
+
+    def _log_of_entries(self, raw: bytes, done: int, count: int) -> tuple[bytes, int, int]:
+        """Read the log to which entries lead, from the one of index `done` on.
+
+        Returns the bytes, their physical offset, and the index behind the last entry that leads to
+        them; more entries may, if they are not in the log's order.
+        """
+        store, log_end = self._store, self.report.log_end
+        _, begin, _, _ = INDEX_ENTRY.unpack_from(raw, done * INDEX_ENTRY_BYTES)
+        while count > done + 1:
+            _, last, _, _ = INDEX_ENTRY.unpack_from(raw, (count - 1) * INDEX_ENTRY_BYTES)
+            if begin <= last < begin + _SPAN_BYTES_MAX:
+                break
+            count -= (count - done) // 2
+        _, last, _, _ = INDEX_ENTRY.unpack_from(raw, (count - 1) * INDEX_ENTRY_BYTES)
+        begin = max(begin, store.log_start)
+        if not begin <= last < log_end:
+            return b"", 0, count
+        size = min(last, begin + _SPAN_BYTES_MAX) + _RECORD_BYTES_USUAL - begin
+        return store.read(PhysicalOffset(begin), min(size, log_end - begin)), begin, count
 
     def _check_entry(
         self,
@@ -466,7 +605,7 @@ class _Verifier:
         slot_count: int,
         number: int,
         entry: tuple[int, int, int, int],
-        newest_of: dict[int, int],
+        newest_of: array[int],
     ) -> None:
         """Check an entry; `newest_of` has the newest entry of each slot so far."""
         key_hash, physical_offset, delta, previous = entry
@@ -474,7 +613,7 @@ class _Verifier:
         report.index_entries += 1
         position = entry_position(number, slot_count)
         slot = key_hash % slot_count
-        before = newest_of.get(slot, 0)
+        before = newest_of[slot]
         newest_of[slot] = number
         if previous != before:
             text = f"entry {number} points back to {previous}, its bucket's last one was {before}"
@@ -497,11 +636,16 @@ class _Verifier:
             text = f"entry {number} has hash {key_hash}, no key of its record has that"
             self._add(FindingKind.DAMAGE, index.path, position, text)
 
-    def _check_slots(self, index: OfflineIndex, slot_count: int, newest_of: dict[int, int]) -> None:
-        raw = index.file.read(INDEX_HEADER_BYTES, slot_count * 4)
-        raw = raw[: len(raw) // 4 * 4]
+    def _check_slots(self, index: OfflineIndex, slot_count: int, newest_of: array[int]) -> None:
+        raw = index.file.read(INDEX_HEADER_BYTES, slot_count * _SLOT_BYTES)
+        raw = raw[: len(raw) // _SLOT_BYTES * _SLOT_BYTES]
+        actual = array("i", raw)
+        if sys.byteorder == "little":
+            actual.byteswap()
+        if actual == newest_of[: len(actual)]:
+            return
         for slot, (newest,) in enumerate(INDEX_SLOT.iter_unpack(raw)):
-            expected = newest_of.get(slot, 0)
+            expected = newest_of[slot]
             if newest != expected:
                 text = f"slot {slot} leads to entry {newest}, its bucket's newest is {expected}"
                 self._add(FindingKind.DAMAGE, index.path, slot_position(slot), text)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from cometmq import native
 from cometmq.model.offsets import PhysicalOffset, QueueOffset
 from cometmq.store.base.dispatch import index_keys_of
 from cometmq.store.log.reader import LogReader, ScannedRecord
@@ -143,7 +144,18 @@ class LogScan:
         )
         report.records_scanned = 0
         last: ScannedRecord | None = None
+        stretch_end = 0
         while True:
+            if reader.position >= stretch_end:
+                start_of_stretch = reader.position
+                stretch = self._scan_stretch(reader, rebuild)
+                if stretch is not None:
+                    # A sound record follows the one before, which is so not the log's last.
+                    if last is not None:
+                        self._take(last, rebuild)
+                        last = None
+                    if not self._take_stretch(stretch, rebuild):
+                        reader.position, stretch_end = start_of_stretch, stretch[0]
             record = reader.next_record()
             if record is None:
                 record = self._skip_damage(reader, rebuild)
@@ -209,6 +221,35 @@ class LogScan:
                 report.index_entries_built += 1
                 if len(pending) >= _INDEX_WAITING_MAX:
                     self._index.drain_all()
+
+    def _scan_stretch(self, reader: LogReader, rebuild: QueueRebuild) -> native.ScannedRun | None:
+        """Read many plain records at once; None where each has to be read by itself."""
+        keys_use, end = native.NO_KEYS, reader.end
+        if self._index.is_enabled:
+            if reader.position >= self.index_from:
+                keys_use = native.LIST_KEYS
+            else:
+                end = self.index_from
+        return reader.scan(end, keys_use, rebuild.plain_queues)
+
+    def _take_stretch(self, stretch: native.ScannedRun, rebuild: QueueRebuild) -> bool:
+        """As `_take`, for many records; return False, with nothing done, if each needs it."""
+        end, count, units_of, _, keys = stretch
+        if not rebuild.dispatch_run(units_of):
+            return False
+        report = self._report
+        before = report.records_scanned // _PROGRESS_EVERY_RECORDS
+        report.records_scanned += count
+        if (
+            self._progress is not None
+            and report.records_scanned // _PROGRESS_EVERY_RECORDS > before
+        ):
+            self._progress("log", end, self._log.end_of_files)
+        self._index.pending += keys
+        report.index_entries_built += len(keys)
+        if len(self._index.pending) >= _INDEX_WAITING_MAX:
+            self._index.drain_all()
+        return True
 
     def _skip_damage(self, reader: LogReader, rebuild: QueueRebuild) -> ScannedRecord | None:
         """At a fault, return the next sound record if the log provably went on behind the fault."""

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.codec.consume_queue import CQ_UNIT, CQ_UNIT_BYTES, CqUnit
 from cometmq.codec.stored_message import RECORD_BYTES_MIN
+from cometmq.model.names import SCHEDULE_TOPIC
 from cometmq.model.offsets import PhysicalOffset, QueueOffset
 from cometmq.store.base.dispatch import is_code_wrong, queue_tags_code
 from cometmq.store.log.reader import LogReader
@@ -83,6 +84,8 @@ class QueueRebuild:
         self._damages = damages
         self._queue_by_key: dict[tuple[bytes, int], ConsumeQueue] = {}
         """By topic and queue id of records."""
+        self.plain_queues: dict[tuple[bytes, int], ConsumeQueue] = {}
+        """Those of them whose units have the hash of the tags; `LogReader.scan` reads these."""
         self._blocks: dict[ConsumeQueue, tuple[int, bytes]] = {}
         """By queue: the block of units that was read last, and its first queue offset."""
         self._waiting_bytes = 0
@@ -140,18 +143,51 @@ class QueueRebuild:
         if queue is None:
             queue = self._queues.add(topic, record.queue_id)
         self._queue_by_key[record.topic, record.queue_id] = queue
+        if topic != SCHEDULE_TOPIC and topic.isascii():
+            self.plain_queues[record.topic, record.queue_id] = queue
         return queue
+
+    def dispatch_run(self, units_of: list[tuple[ConsumeQueue, int, bytes]]) -> bool:
+        """Give the records of a scanned stretch their units, if all are new or all are right.
+
+        Args:
+            units_of: each queue, the queue offset of its first record, and the records' units.
+
+        Returns False when `dispatch` has to look at each record; then nothing was done.
+        """
+        new: list[tuple[ConsumeQueue, int, bytes]] = []
+        for queue, first, units in units_of:
+            if first == queue.max:
+                new.append((queue, first, units))
+                continue
+            count = len(units) // CQ_UNIT_BYTES
+            if (
+                first + count > queue.max
+                or self._queues.units(queue, QueueOffset(first), count, may_block=True) != units
+            ):
+                return False
+        for queue, first, units in units_of:
+            self.ends[queue] = first + len(units) // CQ_UNIT_BYTES
+        for queue, _, units in new:
+            self._append_units(queue, units)
+        return True
 
     def _append(
         self, queue: ConsumeQueue, physical_offset: PhysicalOffset, size: int, code: int
     ) -> None:
-        queue.tail += CQ_UNIT.pack(physical_offset, size, code)
-        queue.max += 1
-        queue.last_physical_end = physical_offset + size
-        self.units_built += 1
+        self._append_units(queue, CQ_UNIT.pack(physical_offset, size, code))
+
+    def _append_units(self, queue: ConsumeQueue, units: bytes) -> None:
+        count = len(units) // CQ_UNIT_BYTES
+        last, size, _ = CQ_UNIT.unpack_from(units, len(units) - CQ_UNIT_BYTES)
+        queue.tail += units
+        queue.max += count
+        queue.last_physical_end = last + size
+        self.units_built += count
         if not queue.is_dirty:
-            self._writer.mark(queue, physical_offset, 0)
-        self._waiting_bytes += CQ_UNIT_BYTES
+            first, _, _ = CQ_UNIT.unpack_from(units)
+            self._writer.mark(queue, first, 0)
+        self._waiting_bytes += len(units)
         if self._waiting_bytes > _WAITING_BYTES_MAX:
             self._writer.write_all()
             self._waiting_bytes = 0

@@ -1,0 +1,31 @@
+/* A stored message: a record of the commit log and of a pull answer. */
+#ifndef COMETMQ_RECORD_H
+#define COMETMQ_RECORD_H
+
+#include "bytes.h"
+
+enum {
+    SYS_FLAG_PREPARED = 0x4,
+    SYS_FLAG_TRANSACTION = 0xC,
+    SYS_FLAG_BORN_V6 = 0x10,
+    SYS_FLAG_STORE_V6 = 0x20,
+};
+
+typedef struct {
+    Span bytes;
+    uint32_t body_crc;
+    int32_t queue_id, flag, sys_flag, reconsume_times;
+    int64_t queue_offset, physical_offset, born_ms, store_ms, prepared_offset;
+    Span born_host, store_host, body, topic, properties;
+} Record;
+
+/* Read a record, with its layout as in codec/stored_message.py.
+ *
+ * False stops, and the cursor stays: the bytes are no whole record of version 1 or 2, or their
+ * inner lengths do not add up to the record's size.  No CRC is compared. */
+bool read_record(Cursor *cursor, Record *record);
+
+/* Whether the body has the CRC that the record states.  An empty body is not checked, as in Java. */
+bool has_body_crc(const Record *record);
+
+#endif
