@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cometmq.client.admin.open_transactions import OpenTransaction, open_transactions_of
+from cometmq.client.admin.replicas import Replica, replicas_of
 from cometmq.client.base.arguments import check_count, checked_topic, name_list
 from cometmq.client.base.calls import BrokerCalls
 from cometmq.client.base.reading import QueueReader
@@ -21,6 +22,7 @@ from cometmq.codec.java_properties import parse_properties
 from cometmq.core.topic.selector import publish_queues, subscribe_queues
 from cometmq.errors import (
     CodecError,
+    CometError,
     ConfigError,
     NoRoute,
     QueryNotFound,
@@ -53,6 +55,7 @@ from cometmq.wire.body.admin import (
     encode_group_config,
 )
 from cometmq.wire.body.client import ResetOffsetBody
+from cometmq.wire.body.ha import HaStatus, decode_ha_status
 from cometmq.wire.body.route import decode_cluster_info, decode_kv_table, decode_topic_list
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import RemotingCommand
@@ -170,6 +173,33 @@ class AdminCalls(GrowthCalls):
             address, RemotingCommand.request(RequestCode.GET_BROKER_RUNTIME_INFO)
         )
         return decode_kv_table(answer.body)
+
+    async def replicas(self, broker_name: str | None = None) -> list[Replica]:
+        """Masters and slaves of one broker name, or of all: where each log ends, who follows.
+
+        A broker that does not answer has a row that says so.
+
+        Raises:
+            ConfigError: no broker has this name.
+        """
+        brokers = (await self.cluster_info()).brokers
+        if broker_name is not None and broker_name not in brokers:
+            raise ConfigError(
+                f"no broker is called {broker_name}; there are {', '.join(sorted(brokers))}"
+            )
+        request = RemotingCommand.request(RequestCode.GET_BROKER_HA_STATUS)
+        rows: list[Replica] = []
+        for name in sorted(brokers) if broker_name is None else [broker_name]:
+            addresses = brokers[name].broker_addrs
+            answers: dict[int, HaStatus | Exception] = {}
+            for broker_id, address in addresses.items():
+                try:
+                    answer = await self._calls.ask(address, request)
+                    answers[broker_id] = decode_ha_status(answer.body)
+                except CometError as error:
+                    answers[broker_id] = error
+            rows += replicas_of(name, addresses, answers)
+        return rows
 
     async def broker_config(self, broker_name: str) -> str:
         """A broker's configuration as properties text.

@@ -72,6 +72,7 @@ class Admin:
         self._io.after_fork()
 
     cluster_info = in_caller(AdminCalls.cluster_info)
+    replicas = in_caller(AdminCalls.replicas)
     broker_runtime_info = in_caller(AdminCalls.broker_runtime_info)
     broker_config = in_caller(AdminCalls.broker_config)
     open_transactions = in_caller(AdminCalls.open_transactions)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from functools import partial
 from pathlib import Path
 
+from click.testing import CliRunner
 from tests.unit.broker.harness import Client, eventually
 from tests.unit.broker.replication.pair import connected, copied, replica_set
 
 from cometmq import Message, Producer, PullConsumer
 from cometmq.broker import Broker
+from cometmq.cli.main import root
 from cometmq.codec.timer import TimerCheckpoint, decode_timer_checkpoint
 from cometmq.errors import ResponseCode
 from cometmq.model.group import SubscriptionGroupConfig
@@ -199,6 +203,34 @@ def test_client_reads_from_the_slave_while_the_master_is_away(tmp_path: Path) ->
                 assert sum(offset or 0 for offset in stored) == 5
             finally:
                 await slave_life.__aexit__(None, None, None)
+
+    asyncio.run(main())
+
+
+def test_command_shows_who_follows_and_how_far(tmp_path: Path) -> None:
+    """`cometmq replica status` has a row for each broker; another name is refused."""
+
+    async def main() -> None:
+        async with (
+            replica_set(tmp_path) as members,
+            members.master() as master,
+            members.slave() as slave,
+        ):
+            async with connected(master) as client:
+                await client.send(b"x")
+            await copied(master, slave)
+            arguments = ["replica", "status", "-n", members.name_server, "--json"]
+            invoke = partial(CliRunner().invoke, root)
+            result = await asyncio.to_thread(invoke, arguments)
+            assert result.exit_code == 0, result.output
+            end = master.services.store.max_physical_offset
+            rows = [
+                (row["id"], row["state"], row["log_end"], row["behind_bytes"])
+                for row in (json.loads(result.output))
+            ]
+            assert rows == [(0, "master", end, 0), (1, "following", end, 0)]
+            refused = await asyncio.to_thread(invoke, [*arguments, "nobody"])
+            assert refused.exit_code != 0
 
     asyncio.run(main())
 
