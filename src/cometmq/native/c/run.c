@@ -1,3 +1,4 @@
+#define PY_SSIZE_T_CLEAN
 #include "run.h"
 
 #include "hash.h"
@@ -44,6 +45,7 @@ void store_free(Store *store) {
     Py_CLEAR(store->is_watched_name);
     buffer_free(&store->records);
     buffer_free(&store->stored);
+    buffer_free(&store->units);
 }
 
 /* -- queues of a run -------------------------------------------------------------------------- */
@@ -57,12 +59,44 @@ static int64_t int_attribute(PyObject *object, PyObject *name) {
     return number;
 }
 
-/* Look a queue up; 1: it is there, 0: stop, -1: an exception. */
-static int open_queue(const Store *store, Span topic, int32_t queue_id, RunQueue *queue) {
+/* Take what all queues of a topic have in common from another one of the run; false: there is none
+ * yet. */
+static bool share_topic(const Run *run, Span topic, RunQueue *queue) {
+    for (size_t i = run->queue_count; i-- > 0;) {
+        const RunQueue *other = &run->queues[i];
+        if (!is_equal(other->topic_bytes, topic.start, topic.size))
+            continue;
+        *queue = (RunQueue){.topic_bytes = topic,
+                            .topic = Py_NewRef(other->topic),
+                            .topic_part = Py_NewRef(other->topic_part),
+                            .topic_part_bytes = other->topic_part_bytes,
+                            .magic = other->magic,
+                            .key_prefix = other->key_prefix};
+        return true;
+    }
+    *queue = (RunQueue){.topic_bytes = topic, .key_prefix = java_hash(0, topic) * 31 + '#'};
     queue->topic = PyUnicode_FromStringAndSize((const char *)topic.start, (Py_ssize_t)topic.size);
-    if (queue->topic == NULL)
-        return -1;
-    PyObject *queues = PyDict_GetItemWithError(store->topics, queue->topic);
+    return false;
+}
+
+/* Read the part of records that names the topic; false with an exception. */
+static bool read_topic_part(const Store *store, RunQueue *queue) {
+    queue->topic_part = PyObject_GetAttr(queue->queue, store->topic_part_name);
+    char *bytes;
+    Py_ssize_t size;
+    if (queue->topic_part == NULL || PyBytes_AsStringAndSize(queue->topic_part, &bytes, &size) < 0)
+        return false;
+    queue->topic_part_bytes = (Span){(const uint8_t *)bytes, (size_t)size};
+    queue->magic = (uint32_t)int_attribute(queue->queue, store->magic_name);
+    return true;
+}
+
+/* Look a queue up; 1: it is there, 0: stop, -1: an exception. */
+static int open_queue(const Run *run, Span topic, int32_t queue_id, RunQueue *queue) {
+    const Store *store = run->store;
+    bool is_shared = share_topic(run, topic, queue);
+    PyObject *queues =
+        queue->topic == NULL ? NULL : PyDict_GetItemWithError(store->topics, queue->topic);
     if (queues == NULL)
         return PyErr_Occurred() ? -1 : 0;
     PyObject *number = PyLong_FromLong(queue_id);
@@ -75,22 +109,14 @@ static int open_queue(const Store *store, Span topic, int32_t queue_id, RunQueue
     Py_INCREF(queue->queue);
     if ((PyObject *)Py_TYPE(queue->queue) != store->queue_type)
         return 0;
-    queue->topic_part = PyObject_GetAttr(queue->queue, store->topic_part_name);
-    char *topic_part;
-    Py_ssize_t topic_part_bytes;
-    if (queue->topic_part == NULL ||
-        PyBytes_AsStringAndSize(queue->topic_part, &topic_part, &topic_part_bytes) < 0)
+    if (!is_shared && !read_topic_part(store, queue))
         return -1;
-    queue->topic_part_bytes = (Span){(const uint8_t *)topic_part, (size_t)topic_part_bytes};
-    queue->magic = (uint32_t)int_attribute(queue->queue, store->magic_name);
     queue->next_offset = int_attribute(queue->queue, store->max_name);
     PyObject *is_watched = PyObject_GetAttr(queue->queue, store->is_watched_name);
     if (is_watched == NULL)
         return -1;
     queue->is_watched = is_watched == Py_True;
     Py_DECREF(is_watched);
-    queue->topic_bytes = topic;
-    queue->key_prefix = java_hash(0, topic) * 31 + '#';
     queue->queue_id = queue_id;
     return PyErr_Occurred() ? -1 : 1;
 }
@@ -112,8 +138,7 @@ int find_queue(Run *run, Span topic, int32_t queue_id, RunQueue **found) {
     if (run->queue_count == QUEUES_MAX)
         return 0;
     RunQueue *queue = &run->queues[run->queue_count];
-    *queue = (RunQueue){0};
-    int is_open = open_queue(run->store, topic, queue_id, queue);
+    int is_open = open_queue(run, topic, queue_id, queue);
     if (is_open != 1) {
         close_queue(queue);
         return is_open;
@@ -277,33 +302,50 @@ void run_close(Run *run) {
     Py_CLEAR(run->arrivals);
 }
 
-/* (queue, units, next queue offset, physical offset of the first record) */
-static PyObject *queue_result(const Run *run, size_t number) {
-    const RunQueue *queue = &run->queues[number];
-    PyObject *units = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(queue->count * UNIT_BYTES));
-    if (units == NULL)
-        return NULL;
-    uint8_t *at = (uint8_t *)PyBytes_AsString(units);
-    const Buffer *stored = &run->store->stored;
-    for (size_t i = 0; i < stored->size; i += sizeof(StoredMessage)) {
-        StoredMessage message;
-        memcpy(&message, stored->bytes + i, sizeof message);
-        if (message.queue_number != number)
-            continue;
-        store_u64(at, (uint64_t)message.position);
-        store_u32(at + 8, message.size);
-        store_u64(at + 12, (uint64_t)message.tags_code);
-        at += UNIT_BYTES;
+/* Put the units of all messages into `units`, queue by queue; false without memory. */
+static bool sort_units(const Run *run, Buffer *units) {
+    uint8_t *next[QUEUES_MAX];
+    units->size = 0;
+    for (size_t i = 0; i < run->queue_count; i++) {
+        if (buffer_room(units, run->queues[i].count * UNIT_BYTES) == NULL)
+            return false;
+        units->size += run->queues[i].count * UNIT_BYTES;
     }
-    return Py_BuildValue("(ONLL)", queue->queue, units, (long long)queue->next_offset,
-                         (long long)queue->first_position);
+    uint8_t *at = units->bytes;
+    for (size_t i = 0; i < run->queue_count; i++) {
+        next[i] = at;
+        at += run->queues[i].count * UNIT_BYTES;
+    }
+    Cursor cursor = cursor_of(buffer_span(&run->store->stored));
+    const uint8_t *stored;
+    while ((stored = read_bytes(&cursor, sizeof(StoredMessage))) != NULL) {
+        StoredMessage message;
+        memcpy(&message, stored, sizeof message);
+        uint8_t *unit = next[message.queue_number];
+        store_u64(unit, (uint64_t)message.position);
+        store_u32(unit + 8, message.size);
+        store_u64(unit + 12, (uint64_t)message.tags_code);
+        next[message.queue_number] += UNIT_BYTES;
+    }
+    return true;
 }
 
 PyObject *run_result(const Run *run) {
+    Buffer *units = &run->store->units;
+    if (!sort_units(run, units))
+        return PyErr_NoMemory();
     PyObject *queues = PyList_New(0);
-    for (size_t i = 0; queues != NULL && i < run->queue_count; i++)
-        if (run->queues[i].count != 0 && !append_new(queues, queue_result(run, i)))
+    Cursor cursor = cursor_of(buffer_span(units));
+    for (size_t i = 0; queues != NULL && i < run->queue_count; i++) {
+        const RunQueue *queue = &run->queues[i];
+        Py_ssize_t size = (Py_ssize_t)(queue->count * UNIT_BYTES);
+        const char *queue_units = (const char *)read_bytes(&cursor, (size_t)size);
+        if (size != 0 &&
+            !append_new(queues, Py_BuildValue("(Oy#LL)", queue->queue, queue_units, size,
+                                              (long long)queue->next_offset,
+                                              (long long)queue->first_position)))
             Py_CLEAR(queues);
+    }
     if (queues == NULL)
         return NULL;
     return Py_BuildValue("(NNOO)", buffer_bytes(&run->store->records), queues, run->index_keys,

@@ -31,7 +31,7 @@ typedef struct {
     /* SYNC_FLUSH: messages become visible after their flush. */
     int is_sync;
     /* What a run needs for a moment, kept between runs. */
-    Buffer records, stored;
+    Buffer records, stored, units;
     bool is_busy;
 } Store;
 
