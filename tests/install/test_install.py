@@ -32,6 +32,8 @@ IMPORTS = {
     "faststream": "from cometmq.integrations.faststream import CometBroker, TestCometBroker",
     "celery": "import celery; from cometmq.integrations.kombu import Transport",
     "avro": "from cometmq.app import Avro; Avro({'type': 'string'})",
+    "patterns": "import cometmq.patterns.outbox, cometmq.patterns.saga; "
+    "from cometmq.patterns.idempotent import SqlClaims, exactly_once",
     "protobuf": "import google.protobuf; from cometmq.app import Protobuf; Protobuf()",
 }
 """Extra -> what it promises, "" the client alone."""

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from tests.patterns import servers
@@ -16,14 +18,14 @@ DRIVERS = {"postgresql": ("psycopg", "asyncpg"), "mariadb": ("pymysql", "aiomysq
 class Databases:
     """Starts each server at its first use."""
 
-    def __init__(self, factory: pytest.TempPathFactory, stack: ExitStack) -> None:
-        self._factory = factory
+    def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
         self._ports: dict[str, int] = {}
 
     def port(self, name: str) -> int:
         if name not in self._ports:
-            folder = self._factory.mktemp("server") / name
+            # Not below pytest's own folder, which each run of pytest closes to other users.
+            folder = Path(self._stack.enter_context(TemporaryDirectory())) / name
             start = {
                 "postgresql": servers.postgresql,
                 "mariadb": servers.mariadb,
@@ -48,6 +50,6 @@ class Databases:
 
 
 @pytest.fixture(scope="session")
-def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
+def databases() -> Iterator[Databases]:
     with ExitStack() as stack:
-        yield Databases(tmp_path_factory, stack)
+        yield Databases(stack)
