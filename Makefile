@@ -3,7 +3,7 @@ BIN ?= .venv/bin/
 T   ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types arch tidy check test cov demo bench bench-java fuzz fuzz-native pure interop peers patterns spark slow soak sim install docs screenshots site changelog lock build ci clean
+.PHONY: help setup fmt lint types arch tidy check test cov demo bench bench-java fuzz fuzz-native pure interop peers patterns spark slow soak sim sim-long planted install docs screenshots site changelog lock build ci clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,12 @@ soak:  ## ten minutes of mixed clients that come, go and are killed; ARGS="--sec
 
 sim:  ## whole clusters from seeds with every kind of fault; ARGS="--seeds 0..2000 --minutes 10"
 	$(BIN)python -m cometmq.testing.simulate $(ARGS)
+
+sim-long:  ## new seeds for MINUTES minutes, from START on or from a random one
+	$(BIN)python -m cometmq.testing.simulate --minutes $(or $(MINUTES),60) $(if $(START),--from $(START)) $(ARGS)
+
+planted:  ## look for each planted bug from seed 0 on, and print how many seeds it took; ARGS="--only torn"
+	$(BIN)python -m tests.planted.search $(ARGS)
 
 lock:  ## resolve again and export the hashed requirements
 	$(BIN)uv lock

@@ -3,34 +3,47 @@
 No plant is in the product: a plant replaces what a class has under a name, and puts it back.
 """
 
+import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest import mock
 
 import msgspec
 
+import cometmq.broker.files.persistence as persistence_module
+import cometmq.core.retry.retry as retry_module
 import cometmq.store.append.appender as appender_module
+import cometmq.store.recovery.log_scan as log_scan_module
 import cometmq.store.recovery.recovery as recovery_module
 from cometmq.broker.base.state import answer
 from cometmq.broker.clients.send_back import SendBackProcessor
 from cometmq.broker.delay.wheel.recall import RecallProcessor
+from cometmq.broker.delay.wheel.timed_send import TimedKind
+from cometmq.broker.files.config_file import ConfigFile
+from cometmq.broker.pull.hold import PullHold
 from cometmq.broker.transaction.service import TransactionService
+from cometmq.client.consumer.group.group_consumer import GroupConsumer
 from cometmq.client.extensions.parking.parking import Parking
 from cometmq.client.producer.request_reply import OpenRequests
+from cometmq.client.queue.locks import QueueLockKeeper
 from cometmq.client.queue.offsets import LocalOffsets
+from cometmq.client.queue.pull_loop import PullLoop
 from cometmq.core.consume.process_queue import ProcessQueue
 from cometmq.core.delay.levels import DelayLevels
 from cometmq.core.extensions.growing import ALL_MOVED, QueueDrain
 from cometmq.core.group.consumer_offsets import ConsumerOffsetTable
 from cometmq.core.group.queue_locks import QueueLocks
+from cometmq.errors import StoreFailed
 from cometmq.gateway.gateway import DelayGateway
 from cometmq.store.append.appender import Appender
 from cometmq.store.base.results import PutResult
 from cometmq.store.index.service import IndexService
 from cometmq.store.log.flush import Flusher
+from cometmq.store.log.reader import LogReader
 from cometmq.store.message_store import MessageStore
+from cometmq.store.retention.retention import Retention
 
 __all__ = ["PLANTS", "Plant"]
 
@@ -43,8 +56,6 @@ class Plant:
 
     name: str
     changes: tuple[tuple[Any, str, Make], ...]
-    kinds: tuple[str, ...] = ()
-    """Kinds of message that show it; others would only take time."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -168,100 +179,253 @@ def _one_early(original: Any) -> Any:
     return reset
 
 
+def _confirms_all(original: Any) -> Any:
+    return lambda self, target: original(self, self._log.wrote)
+
+
+def _believed(original: Any) -> Any:
+    def sync(self: Flusher, files: Any) -> None:
+        with suppress(StoreFailed):
+            original(self, files)
+
+    return sync
+
+
+def _one_late(original: Any) -> Any:
+    def write(self: ConfigFile, build: Any) -> None:
+        before = vars(self).get("_before", build)
+        vars(self)["_before"] = build
+        original(self, before)
+
+    return write
+
+
+def _without_crc(original: Any) -> Any:
+    return lambda *arguments, **named: original(*arguments, **{**named, "is_crc_checked": False})
+
+
+def _same_level(original: Any) -> Any:
+    def decide(times: int, most: int, level: int, policy: Any = None) -> Any:
+        decision = original(times, most, level, policy)
+        return decision if decision.is_dead else original(0, most + 1, level, policy)
+
+    return decide
+
+
+def _once_more(original: Any) -> Any:
+    return lambda times, most, level, policy=None: original(times, most + 1, level, policy)
+
+
+def _a_moment_later(original: Any) -> Any:
+    def add(self: PullHold, pull: Any) -> None:
+        asyncio.get_running_loop().call_later(0.002, original, self, pull)
+
+    return add
+
+
+def _gives_up(*, stops: bool, drops: bool) -> Make:
+    def make(original: Any) -> Any:
+        async def give_up(self: GroupConsumer, queue: Any) -> None:
+            assignment = self._assignments.pop(queue)
+            if stops:
+                assignment.loop.stop()
+            changed = self._changed_offsets([assignment], wait=False)
+            assignment.process_queue.dropped = drops
+            self._removed(assignment)
+            if changed:
+                await self._ready().offsets.write(changed, wait=False)
+
+        return give_up
+
+    return make
+
+
+def _never_lost(original: Any) -> Any:
+    async def renew(self: QueueLockKeeper) -> set[Any]:
+        kept = dict(self._granted)
+        await original(self)
+        self._granted = {**kept, **self._granted}
+        return set()
+
+    return renew
+
+
+def _one_file_more(original: Any) -> Any:
+    def drop_files(self: Retention, count: int, **how: Any) -> None:
+        original(self, count + 1 if count else 0, **how)
+
+    return drop_files
+
+
+def _slot_before(original: Any) -> Any:
+    return lambda self, time_ms: original(self, time_ms - 1_000)
+
+
+def _without_last(original: Any) -> Any:
+    def snapshot(table: ConsumerOffsetTable) -> Any:
+        class Part:
+            version = table.version
+
+            def all(self) -> Any:
+                return dict(list(table.all().items())[:-1])
+
+        return original(Part())
+
+    return snapshot
+
+
+def _content_only(original: Any) -> Any:
+    def sync(self: Flusher, files: Any) -> None:
+        for file in files:
+            file.is_name_synced = True
+        original(self, files)
+
+    return sync
+
+
+def _without_filtered(original: Any) -> Any:
+    def run_woken(self: PullHold) -> None:
+        self._examined.clear()
+        original(self)
+
+    return run_woken
+
+
+def _not_counted(original: Any) -> Any:
+    def store(
+        self: SendBackProcessor,
+        request: Any,
+        header: Any,
+        settings: Any,
+        message: Any,
+        connection: Any,
+    ) -> Any:
+        less = replace(message, reconsume_times=max(0, message.reconsume_times - 1))
+        return original(self, request, header, settings, less, connection)
+
+    return store
+
+
+def _one_further(original: Any) -> Any:
+    def commit_hint(self: GroupConsumer, loop: Any) -> int:
+        hint: int = original(self, loop)
+        return hint + 1 if hint > 0 and loop.process_queue.count else hint
+
+    return commit_hint
+
+
+def _keeps(original: Any) -> Any:
+    async def release(self: QueueLockKeeper, queues: Any) -> None:
+        for queue in queues:
+            self._granted.pop(queue, None)
+
+    return release
+
+
 PLANTS: Final = (
-    Plant("a flush is dropped", ((Flusher, "_sync", _drop),), ("queue-order",)),
+    Plant("a flush is dropped", ((Flusher, "_sync", _drop),)),
+    Plant("two units of a batch change places", ((appender_module, "pack_units", _swapped),)),
     Plant(
-        "two units of a batch change places",
-        ((appender_module, "pack_units", _swapped),),
-        ("plain",),
-    ),
-    Plant(
-        "readers see a batch while it is published",
-        ((MessageStore, "hold_queue", _without_hold),),
-        ("staging",),
+        "readers see a batch while it is published", ((MessageStore, "hold_queue", _without_hold),)
     ),
     Plant(
         "offsets are committed before messages are handled",
         ((ProcessQueue, "commit_offset", lambda _: property(lambda self: self.pull_offset)),),
-        ("plain",),
     ),
-    Plant(
-        "a delayed message comes 40 ms early", ((DelayLevels, "due_in_ms", _early),), ("delayed",)
-    ),
-    Plant(
-        "a half message stays open after its end",
-        ((TransactionService, "_close", _drop),),
-        ("transactions",),
-    ),
+    Plant("a delayed message comes 40 ms early", ((DelayLevels, "due_in_ms", _early),)),
+    Plant("a half message stays open after its end", ((TransactionService, "_close", _drop),)),
     Plant(
         "the last message of a batch is lost",
         ((appender_module, "encode_packed", _drop), (Appender, "put_batch", _short_batch)),
-        ("plain", "staging"),
     ),
     Plant(
         "the index keeps entries behind the log's end",
-        ((IndexService, "cut", lambda _: lambda self, offset: self.end),),
-        ("plain", "queue-order"),
+        ((IndexService, "cut", lambda _: lambda self, offset, *_: self.end),),
     ),
-    Plant("readers see what is not flushed", ((Flusher, "request", _shows_at_once),), ("plain",)),
-    Plant(
-        "a committed offset moves back",
-        ((ConsumerOffsetTable, "commit", _moves_back),),
-        ("plain",),
-    ),
-    Plant(
-        "a message sent back is not stored",
-        ((SendBackProcessor, "_store", _never_stored),),
-        ("retries",),
-    ),
+    Plant("readers see what is not flushed", ((Flusher, "request", _shows_at_once),)),
+    Plant("a committed offset moves back", ((ConsumerOffsetTable, "commit", _moves_back),)),
+    Plant("a message sent back is not stored", ((SendBackProcessor, "_store", _never_stored),)),
     Plant(
         "a queue is locked for two consumers at once",
         ((QueueLocks, "_is_expired", lambda _: lambda self, held, now_ms: True),),
-        ("ordered",),
     ),
-    Plant(
-        "recovery leaves what lies behind the log's end",
-        ((recovery_module, "cut_log", _drop),),
-        ("plain", "staging", "transactions"),
-    ),
+    Plant("recovery leaves what lies behind the log's end", ((recovery_module, "cut_log", _drop),)),
     Plant(
         "later messages of a parked group are handled",
         ((Parking, "is_closed", lambda _: lambda self, message: False),),
-        ("parked",),
     ),
     Plant(
         "a growing topic lets groups go before they are consumed",
         ((QueueDrain, "drained", lambda _: lambda self, consumed, moved: ALL_MOVED & ~moved),),
-        ("growing",),
     ),
     Plant(
         "what is taken back is delivered all the same",
         ((RecallProcessor, "recall", lambda _: lambda self, request, *_: answer(request)),),
-        ("recalled",),
     ),
     Plant(
-        "a gateway lets go of messages that it does not hold",
-        ((DelayGateway, "_hold", _not_held),),
-        ("gateway",),
+        "a gateway lets go of messages that it does not hold", ((DelayGateway, "_hold", _not_held),)
     ),
     Plant(
         "a broadcasting member forgets where it was",
         ((LocalOffsets, "_load", lambda _: lambda self: {}),),
-        ("broadcast",),
     ),
     Plant(
-        "an offset is reset to the message before",
-        ((ConsumerOffsetTable, "reset", _one_early),),
-        ("reset",),
+        "an offset is reset to the message before", ((ConsumerOffsetTable, "reset", _one_early),)
     ),
     Plant(
         "consumers are not told that their offset was reset",
         ((ConsumerOffsetTable, "deliver_reset", _drop),),
-        ("reset",),
+    ),
+    Plant("a reply goes to whoever has waited longest", ((OpenRequests, "serve", _to_the_oldest),)),
+    # What an audit of the simulator planted and it had missed, or had found late.
+    Plant("a sync confirms more than it covered", ((Flusher, "_advance", _confirms_all),)),
+    Plant("a failed fdatasync is believed", ((Flusher, "_sync", _believed),)),
+    Plant("the snapshot before is written", ((ConfigFile, "_write", _one_late),)),
+    Plant(
+        "a torn last record is believed after a kill",
+        ((LogReader, "check_crc", lambda _: lambda self, record: True),),
     ),
     Plant(
-        "a reply goes to whoever has waited longest",
-        ((OpenRequests, "serve", _to_the_oldest),),
-        ("asked",),
+        "torn records are believed after a power cut",
+        ((log_scan_module, "LogReader", _without_crc),),
     ),
+    Plant(
+        "tags are compared by their hash alone",
+        ((PullLoop, "_matching", lambda _: lambda self, messages: messages),),
+    ),
+    Plant("a retry keeps its delay level", ((retry_module, "decide_send_back", _same_level),)),
+    Plant("one try too many", ((retry_module, "decide_send_back", _once_more),)),
+    Plant("an arrival between look and park is lost", ((PullHold, "add", _a_moment_later),)),
+    Plant("an arrival wakes no held pull", ((PullHold, "arrived", _drop),)),
+    Plant(
+        "the old owner of a queue goes on consuming",
+        ((GroupConsumer, "_give_up", _gives_up(stops=True, drops=False)),),
+    ),
+    Plant(
+        "the old owner of a queue goes on pulling",
+        ((GroupConsumer, "_give_up", _gives_up(stops=False, drops=True)),),
+    ),
+    Plant(
+        "a lost lock stops no consumer",
+        (
+            (QueueLockKeeper, "is_fresh", lambda _: lambda self, queue: queue in self._granted),
+            (QueueLockKeeper, "renew", _never_lost),
+        ),
+    ),
+    Plant("one log file too many goes", ((Retention, "drop_files", _one_file_more),)),
+    Plant("a timed message comes early", ((TimedKind, "out_ms", _slot_before),)),
+    Plant(
+        "a group's offsets are left out of the file",
+        ((persistence_module, "_consumer_offset_snapshot", _without_last),),
+    ),
+    # Our own.
+    Plant("the name of a new log file is not synced", ((Flusher, "_sync", _content_only),)),
+    Plant("filtered pulls do not wake", ((PullHold, "_run_woken", _without_filtered),)),
+    Plant("a retry forgets how often it failed", ((SendBackProcessor, "_store", _not_counted),)),
+    Plant("a commit is one too far", ((GroupConsumer, "commit_hint", _one_further),)),
+    Plant(
+        "pulls of a client that left stay held",
+        ((PullHold, "drop_connection", _drop),),
+    ),
+    Plant("a leaving member keeps its locks", ((QueueLockKeeper, "release", _keeps),)),
 )

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.errors import DiskFull, StoreError, StoreLocked
 from cometmq.testing.inode import PAGE_BYTES, Inode, ReservedInode, SparseInode
+from cometmq.testing.loop import NodeCrashed, current_lifetime
 
 if TYPE_CHECKING:
     from cometmq.store.base.disk import Mapping
@@ -46,10 +47,15 @@ OPERATIONS: Final = frozenset(
         "sync_dir",
         "write",
         "write_atomic",
+        "write_atomic.rename",
+        "write_atomic.sync",
+        "write_atomic.sync_dir",
     }
 )
 
 _Bytes = bytes | bytearray | memoryview
+HOLE_STEP_BYTES: Final = 16
+"""A copy writes at least so many bytes at once."""
 
 
 @dataclass(slots=True)
@@ -67,6 +73,7 @@ class _NameChange:
     A rename is atomic: syncing one of its two directories settles both ends.
     """
 
+    names: tuple[str, ...]
     directories: frozenset[str]
     undo: Callable[[], None]
 
@@ -86,7 +93,7 @@ class SimDisk:
         self.life = 1
         self._chance = chance
         self._now_ms = now_ms
-        self._boot = 1
+        self.boot = 1
         self._files: dict[str, Inode] = {}
         self._directories: dict[str, None] = {"/": None}
         self._unsynced_names: list[_NameChange] = []
@@ -128,16 +135,24 @@ class SimDisk:
 
         return fail
 
-    def fail_sync(self, *, path_contains: str = "", hit: int = 1) -> None:
+    def fail_sync(
+        self,
+        *,
+        path_contains: str = "",
+        hit: int = 1,
+        operation: str = "sync",
+        on_failure: Callable[[], None] = lambda: None,
+    ) -> None:
         """Let the `hit`-th sync from now fail as on Linux, which then marks the pages clean."""
 
         def fail() -> None:
+            on_failure()
             for path, inode in self._files.items():
                 if path_contains in path:
                     inode.give_up()
             raise OSError(errno.EIO, "Input/output error")
 
-        self.at("sync", path_contains=path_contains, hit=hit, action=fail)
+        self.at(operation, path_contains=path_contains, hit=hit, action=fail)
 
     def kill(self) -> None:
         """Kill the process: open files and locks are lost, the page cache survives."""
@@ -152,13 +167,34 @@ class SimDisk:
     def power_cut(self) -> None:
         """Cut the power: unsynced pages and names are lost, kept or torn at random."""
         self.kill()
-        self._boot += 1
+        self.boot += 1
         durable_count = self._chance.randint(0, len(self._unsynced_names))
         for change in reversed(self._unsynced_names[durable_count:]):
             change.undo()
         self._unsynced_names.clear()
         for path in sorted(self._files):
             self._files[path].power_cut(self._chance)
+
+    def tear(self, inode: Inode, position: int, data: _Bytes) -> None:
+        """Let a write take effect in part, as its process was killed within it.
+
+        Records are copied one after the other; in the one that the kill interrupts a hole may be
+        left, since a copy may write the end before the middle.
+        """
+        fate = self._chance.randrange(4)
+        if fate == 0 or not len(data):
+            return
+        old = inode.read(position, len(data)).ljust(len(data), b"\0")
+        torn = bytes(data[: self._chance.randint(1, len(data))])
+        inode.write(position, torn)
+        record = _last_record(data, len(torn))
+        if fate == 1 or record is None:
+            return
+        begin, end = record
+        inode.write(position, bytes(data[:end]))
+        hole = self._chance.randrange(begin, end) // HOLE_STEP_BYTES * HOLE_STEP_BYTES
+        length = min(end - hole, HOLE_STEP_BYTES * self._chance.randint(1, 20))
+        inode.write(position + hole, old[hole : hole + length])
 
     def freeze(self) -> None:
         """Refuse all operations after the simulation, so that leftover code changes nothing."""
@@ -173,6 +209,13 @@ class SimDisk:
         inode = self._inode(path)
         inode.resize(size)
         inode.sync()
+
+    def is_durable(self, path: str, start: int, end: int) -> bool:
+        """Whether a power cut now would leave the file's name, and these bytes as they are."""
+        name = _clean(path)
+        if any(name in change.names for change in self._unsynced_names):
+            return False
+        return self._inode(path).is_durable(start, end)
 
     def tree(self) -> dict[str, int]:
         """Return path and size of every file, sorted."""
@@ -221,6 +264,9 @@ class SimDisk:
         if old in self._directories:
             self._rename_directory(old, new)
             return
+        self._rename_file(old, new)
+
+    def _rename_file(self, old: str, new: str) -> None:
         moved, replaced = self._inode(old), self._files.get(new)
         del self._files[old]
         self._files[new] = moved
@@ -249,7 +295,9 @@ class SimDisk:
 
     def sync_dir(self, path: str) -> None:
         self._enter("sync_dir", path)
-        directory = _clean(path)
+        self._sync_names(_clean(path))
+
+    def _sync_names(self, directory: str) -> None:
         self._unsynced_names = [
             change for change in self._unsynced_names if directory not in change.directories
         ]
@@ -268,14 +316,27 @@ class SimDisk:
         return inode.read(0, inode.size())
 
     def write_atomic(self, path: str, data: bytes) -> None:
+        """Write a temporary file, sync it, rename it and sync the folder; each may be the end."""
         self._enter("write_atomic", path)
         name = _clean(path)
         self._need_directory(name)
+        temporary = f"{name}.tmp"
         inode = SparseInode(0, self._now_ms())
         self._reserve(path, inode.pages_needed(0, len(data)) * PAGE_BYTES)
+        if temporary not in self._files:
+            self._unsynced(temporary, lambda: self._files.pop(temporary, None))
+        self._files[temporary] = inode
         inode.write(0, data)
-        inode.sync()
-        self._files[name] = inode
+        try:
+            self._enter("write_atomic.sync", path)
+            inode.sync()
+            self._enter("write_atomic.rename", path)
+        except OSError:
+            del self._files[temporary]
+            raise
+        self._rename_file(temporary, name)
+        self._enter("write_atomic.sync_dir", path)
+        self._sync_names(str(PurePosixPath(name).parent))
 
     def open_log(self, path: str, size: int, *, create: bool) -> SimLogFile:
         name = _clean(path)
@@ -330,7 +391,7 @@ class SimDisk:
         return self.capacity_bytes, self.allocated_bytes()
 
     def boot_id(self) -> str:
-        return f"sim-boot-{self._boot}"
+        return f"sim-boot-{self.boot}"
 
     # -- for the open files -------------------------------------------------------------------
 
@@ -359,6 +420,10 @@ class SimDisk:
     # -- inside -------------------------------------------------------------------------------
 
     def _enter(self, operation: str, path: str) -> None:
+        running = current_lifetime()
+        if running is not None and not running.alive:
+            # An `except BaseException` of the code under test goes on after its node has crashed.
+            raise NodeCrashed
         if self._frozen:
             raise OSError(errno.EIO, "the simulation is over", path)
         self.counts[operation] += 1
@@ -395,7 +460,7 @@ class SimDisk:
 
         names = (name,) if other is None else (name, other)
         parents = frozenset(str(PurePosixPath(path).parent) for path in names)
-        self._unsynced_names.append(_NameChange(parents, forget))
+        self._unsynced_names.append(_NameChange(names, parents, forget))
 
     def _drop_directory(self, name: str) -> None:
         del self._directories[name]
@@ -439,6 +504,7 @@ class SimRandomFile:
         self._disk = disk
         self._inode = inode
         self._life = disk.life
+        self.boot = disk.boot
 
     def read(self, position: int, length: int) -> bytes:
         self._disk.enter_file("read", self.path, self._life)
@@ -451,7 +517,12 @@ class SimRandomFile:
         """Do nothing: each read of this disk asks the device."""
 
     def write(self, position: int, data: _Bytes) -> None:
-        self._disk.enter_file("write", self.path, self._life)
+        try:
+            self._disk.enter_file("write", self.path, self._life)
+        except NodeCrashed:
+            if self.boot == self._disk.boot and self._life + 1 == self._disk.life:
+                self._disk.tear(self._inode, position, data)
+            raise
         self._disk.grow(self.path, self._inode, position, len(data))
         self._inode.write(position, data)
 
@@ -506,6 +577,19 @@ class SimLock:
 
     def release(self) -> None:
         self._disk.unlock(self._name)
+
+
+def _last_record(data: _Bytes, count: int) -> tuple[int, int] | None:
+    """Return begin and end of the log record that has byte `count - 1`; None if there is none."""
+    begin = 0
+    while begin + 4 <= len(data):
+        end = begin + int.from_bytes(data[begin : begin + 4], "big")
+        if end <= begin + 4 or end > len(data):
+            return None
+        if count <= end:
+            return begin, end
+        begin = end
+    return None
 
 
 def _clean(path: str) -> str:

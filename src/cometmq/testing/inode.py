@@ -56,6 +56,9 @@ class Inode(Protocol):
     def power_cut(self, chance: random.Random) -> None:
         """Keep, lose or tear each unsynced page at random."""
 
+    def is_durable(self, start: int, end: int) -> bool:
+        """Whether a power cut would leave these bytes as they are."""
+
     def flip_bit(self, position: int, bit: int) -> None:
         """Damage one bit, in cache and on the platter."""
 
@@ -127,6 +130,9 @@ class ReservedInode:
         self.data = after
         self._platter = bytes(after)
         self._given_up.clear()
+
+    def is_durable(self, start: int, end: int) -> bool:
+        return self.data[start:end] == self._platter[start:end]
 
     def forget_size(self) -> None:
         """Undo the reservation, unless a sync of the file has made it durable."""
@@ -232,6 +238,15 @@ class SparseInode:
         self._dirty.clear()
         self._platter_size = self._size
 
+    def is_durable(self, start: int, end: int) -> bool:
+        if self._platter_size < min(end, self._size):
+            return False
+        pages = range(start // PAGE_BYTES, (max(end, start + 1) - 1) // PAGE_BYTES + 1)
+        return all(
+            bytes(self._pages.get(page, _ZERO_PAGE)) == self._platter.get(page, _ZERO_PAGE)
+            for page in pages
+        )
+
     def flip_bit(self, position: int, bit: int) -> None:
         page, start = divmod(position, PAGE_BYTES)
         cached = self._pages.setdefault(page, bytearray(PAGE_BYTES))
@@ -254,6 +269,12 @@ def settle_page(old: _Bytes, new: _Bytes, chance: random.Random) -> bytes:
         return bytes(old)
     if fate == 1:
         return bytes(new)
+    if chance.random() < 0.5:
+        # One sector alone is lost: the ends of a long record are there, its middle is not.
+        almost = bytearray(new)
+        start = chance.randrange(0, max(1, len(new)), SECTOR_BYTES)
+        almost[start : start + SECTOR_BYTES] = old[start : start + SECTOR_BYTES]
+        return bytes(almost)
     mixed = bytearray(old)
     for start in range(0, len(new), SECTOR_BYTES):
         if chance.random() < 0.5:

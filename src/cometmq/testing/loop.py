@@ -65,12 +65,14 @@ class NodeCrashed(BaseException):
 class Lifetime:
     """One life of a simulated node, from start to crash; the owner of its callbacks."""
 
-    __slots__ = ("alive", "name", "number", "tasks")
+    __slots__ = ("_postponed", "alive", "is_paused", "name", "number", "tasks")
 
     def __init__(self, name: str, number: int) -> None:
         self.name = name
         self.number = number
         self.alive = True
+        self.is_paused = False
+        self._postponed: list[_Mortal] = []
         self.tasks: list[tuple[asyncio.Task[Any], Coroutine[Any, Any, Any]]] = []
 
     def is_alive(self) -> bool:
@@ -80,6 +82,22 @@ class Lifetime:
     def end(self) -> None:
         """Stop every callback of this life from now on."""
         self.alive = False
+        self._postponed.clear()
+
+    def pause(self) -> None:
+        """Postpone every callback of this life until `resume`; its clocks go on."""
+        self.is_paused = True
+
+    def resume(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run the postponed callbacks in their order, and all others from now on."""
+        self.is_paused = False
+        postponed, self._postponed = self._postponed, []
+        for callback in postponed:
+            callback.schedule(loop)
+
+    def postpone(self, callback: _Mortal) -> None:
+        """Have `resume` run a callback whose time has come."""
+        self._postponed.append(callback)
 
     def bury(self) -> None:
         """Close the coroutines of this life, after the simulation."""
@@ -195,8 +213,12 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: *_Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
-        guarded, used = _guard(callback, context)
-        return super().call_soon(guarded, *args, context=used)
+        mortal = _Mortal.of(callback, context)
+        if mortal is None:
+            return super().call_soon(callback, *args, context=context)
+        run: Any = mortal.run
+        mortal.handle = super().call_soon(run, *args, context=mortal.context)
+        return mortal.handle
 
     @override
     def call_at(
@@ -206,8 +228,13 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: *_Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        guarded, used = _guard(callback, context)
-        return super().call_at(when, guarded, *args, context=used)
+        mortal = _Mortal.of(callback, context)
+        if mortal is None:
+            return super().call_at(when, callback, *args, context=context)
+        run: Any = mortal.run
+        handle = super().call_at(when, run, *args, context=mortal.context)
+        mortal.handle = handle
+        return handle
 
     @override
     def run_in_executor(
@@ -230,25 +257,57 @@ class SimLoop(asyncio.BaseEventLoop):
         return future
 
 
-def _guard(
-    callback: Callable[[*_Ts], object], context: contextvars.Context | None
-) -> tuple[Callable[[*_Ts], object], contextvars.Context | None]:
-    """Wrap `callback` so that it does nothing once its life has ended."""
-    lifetime = _LIFETIME.get() if context is None else context.get(_LIFETIME)
-    if lifetime is None:
-        return callback, context
+class _Mortal:
+    """A callback that does nothing once its life has ended, and waits while its life is paused."""
 
-    def mortal(*args: *_Ts) -> object:
+    __slots__ = ("_args", "_callback", "_lifetime", "context", "handle")
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        lifetime: Lifetime,
+        context: contextvars.Context,
+    ) -> None:
+        self._callback = callback
+        self._lifetime = lifetime
+        self._args: tuple[Any, ...] = ()
+        self.context = context
+        self.handle: asyncio.Handle | None = None
+
+    @classmethod
+    def of(
+        cls, callback: Callable[..., object], context: contextvars.Context | None
+    ) -> _Mortal | None:
+        """Return the callback bound to the life that schedules it; None for the world's."""
+        lifetime = _LIFETIME.get() if context is None else context.get(_LIFETIME)
+        if lifetime is None:
+            return None
+        return cls(callback, lifetime, contextvars.copy_context() if context is None else context)
+
+    def run(self, *args: Any) -> object:
+        """Run the callback, as its handle does."""
+        lifetime = self._lifetime
         if not lifetime.is_alive():
             return None
+        if lifetime.is_paused:
+            self._args = args
+            lifetime.postpone(self)
+            return None
         try:
-            return callback(*args)
+            return self._callback(*args)
         except NodeCrashed:
             if lifetime.is_alive():
                 raise
             return None
 
-    return mortal, context
+    def schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run the postponed callback in the next turn, unless it is cancelled before."""
+        loop.call_soon(self._run_late, context=self.context)
+
+    def _run_late(self) -> None:
+        # The handle was spent when the callback was postponed, and can be cancelled all the same.
+        if self.handle is None or not self.handle.cancelled():
+            self._callback(*self._args)
 
 
 def _task_of_lifetime(

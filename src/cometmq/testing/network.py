@@ -155,7 +155,8 @@ class SimNetwork:
         self.hosts: dict[str, SimHost] = {}
         self.names: dict[str, tuple[str, ...]] = {}
         """Addresses of host names, as a DNS server has them."""
-        self._parted: set[frozenset[str]] = set()
+        self._parted: set[tuple[str, str]] = set()
+        """Pairs of addresses: nothing of the first reaches the second."""
         self._connection_count = 0
         self._made: list[SimTransport] = []
 
@@ -176,20 +177,30 @@ class SimNetwork:
             host.closed.clear()
             host.listeners.clear()
 
-    def part(self, first: str, second: str) -> None:
-        """Delay every delivery between two hosts until `heal`; connections stay open."""
-        self._parted.add(frozenset((first, second)))
+    def part(self, first: str, second: str, *, one_way: bool = False) -> None:
+        """Delay every delivery between two hosts until `heal`; connections stay open.
 
-    def heal(self) -> None:
-        """End every partition and deliver what it delayed."""
-        self._parted.clear()
+        Args:
+            one_way: delay only what `first` sends to `second`.
+        """
+        self._parted.add((first, second))
+        if not one_way:
+            self._parted.add((second, first))
+
+    def heal(self, *pair: str) -> None:
+        """End the partition between two hosts, or every partition, and deliver what it delayed."""
+        if pair:
+            first, second = pair
+            self._parted -= {(first, second), (second, first)}
+        else:
+            self._parted.clear()
         for host in self.hosts.values():
             for transport in host.transports:
                 transport.pump()
 
     def is_parted(self, first: str, second: str) -> bool:
-        """Whether a partition separates the two hosts."""
-        return frozenset((first, second)) in self._parted
+        """Whether a partition delays what the first host sends to the second."""
+        return (first, second) in self._parted
 
     def delay_s(self) -> float:
         """Draw the next one-way delay."""
@@ -210,7 +221,9 @@ class SimNetwork:
             ConnectFailed: nobody listens there, or a partition hides the host.
         """
         target_address = source.address if host in {"127.0.0.1", "localhost", "::1"} else host
-        if self.is_parted(source.address, target_address):
+        if self.is_parted(source.address, target_address) or self.is_parted(
+            target_address, source.address
+        ):
             # The partition delays even a refusal.
             await asyncio.sleep(timeout_ms / 1000)
             raise ConnectFailed(f"no connection to {host}:{port} within {timeout_ms} ms")

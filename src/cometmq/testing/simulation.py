@@ -182,6 +182,18 @@ class Node:
             if not waiting.done():
                 waiting.set_exception(NodeGone(f"{self.name} crashed"))
 
+    async def pause(self, seconds: float) -> None:
+        """Let the machine stand still: its code does nothing, while time and network go on."""
+        life = self.lifetime
+        if not life.alive or life.is_paused:
+            return
+        self._world.trace.add("pause", f"{self.name} {seconds:.3f}")
+        life.pause()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            life.resume(self._world.loop)
+
     def crash_at(
         self, operation: str, hit: int = 1, *, path_contains: str = "", power_cut: bool = True
     ) -> None:

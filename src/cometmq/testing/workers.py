@@ -1,6 +1,8 @@
 """The simulator's workers: `net.Workers` without threads.
 
-Each piece of work runs a drawn time after its submission, so the order of results differs between
+Each piece of work runs a drawn time after its submission, and its result arrives a drawn time after
+that, in another turn of the loop.  So what the program does in between is not part of the work: a
+write that comes after a sync has begun is not synced by it.  The order of results differs between
 seeds and is the same for one seed.
 """
 
@@ -23,11 +25,15 @@ _T = TypeVar("_T")
 class _Submission:
     work: Callable[[], Any]
     done: Callable[[Any], None] | None
+    rest_s: float
+    """From the end of the work to the arrival of its result."""
     timer: asyncio.TimerHandle | None = None
+    result: Any = None
+    is_worked: bool = False
 
 
 class SimWorkers:
-    """Runs each piece of work at once, `delay_ms_min` to `delay_ms_max` after its submission."""
+    """Runs each piece of work; results arrive `delay_ms_min` to `delay_ms_max` after submission."""
 
     def __init__(
         self, chance: random.Random, *, delay_ms_min: float = 0.05, delay_ms_max: float = 3.0
@@ -44,28 +50,40 @@ class SimWorkers:
         """Run `work` later, then `done(result or exception)`."""
         loop = asyncio.get_running_loop()
         self._count += 1
-        submission = _Submission(work, done)
-        self._waiting[self._count] = submission
         delay_s = self._chance.uniform(self.delay_ms_min, self.delay_ms_max) / 1000
-        submission.timer = loop.call_later(delay_s, self._run, self._count)
+        begin_s = delay_s * self._chance.random()
+        submission = _Submission(work, done, delay_s - begin_s)
+        self._waiting[self._count] = submission
+        submission.timer = loop.call_later(begin_s, self._work, self._count)
 
     def shutdown(self) -> None:
         """Run all submitted work now."""
         for number, submission in list(self._waiting.items()):
             if submission.timer is not None:
                 submission.timer.cancel()
-            self._run(number)
+            if not submission.is_worked:
+                self._run(submission)
+            self._arrive(number)
 
-    def _run(self, number: int) -> None:
-        submission = self._waiting.pop(number, None)
+    def _work(self, number: int) -> None:
+        submission = self._waiting.get(number)
         if submission is None:
             return
-        result: Any
+        self._run(submission)
+        loop = asyncio.get_running_loop()
+        submission.timer = loop.call_later(submission.rest_s, self._arrive, number)
+
+    @staticmethod
+    def _run(submission: _Submission) -> None:
+        submission.is_worked = True
         try:
-            result = submission.work()
+            submission.result = submission.work()
         except NodeCrashed:
             raise
         except BaseException as error:
-            result = error
-        if submission.done is not None:
-            submission.done(result)
+            submission.result = error
+
+    def _arrive(self, number: int) -> None:
+        submission = self._waiting.pop(number, None)
+        if submission is not None and submission.done is not None:
+            submission.done(submission.result)

@@ -7,6 +7,7 @@ import pytest
 from cometmq.errors import DiskFull, StoreLocked
 from cometmq.testing.disk import SimDisk
 from cometmq.testing.inode import PAGE_BYTES
+from cometmq.testing.loop import NodeCrashed
 
 
 def make_disk(seed: int = 1, **options: int) -> SimDisk:
@@ -109,6 +110,74 @@ def test_write_atomic_is_all_or_nothing() -> None:
     disk.write_atomic("/s/config.json", b"new")
     disk.power_cut()
     assert disk.read_bytes("/s/config.json") == b"new"
+
+
+@pytest.mark.parametrize("step", ["write_atomic.sync", "write_atomic.rename"])
+def test_a_process_may_end_within_write_atomic(step: str) -> None:
+    """The old content stays, and the temporary file too; the next write replaces both."""
+    disk = make_disk()
+    disk.write_atomic("/s/config.json", b"old")
+    disk.at(step, action=disk.fail_with(NodeCrashed()))
+    with pytest.raises(NodeCrashed):
+        disk.write_atomic("/s/config.json", b"new")
+    disk.power_cut()
+    assert disk.read_bytes("/s/config.json") == b"old"
+    disk.write_atomic("/s/config.json", b"new")
+    disk.power_cut()
+    assert disk.tree() == {"/s/config.json": 3}
+
+
+def test_a_failed_sync_of_write_atomic_leaves_no_file() -> None:
+    """As the real disk removes its temporary file."""
+    disk = make_disk()
+    disk.fail_sync(operation="write_atomic.sync", path_contains="config")
+    with pytest.raises(OSError, match="error"):
+        disk.write_atomic("/s/config.json", b"new")
+    assert disk.tree() == {}
+
+
+def test_what_is_durable() -> None:
+    """Bytes are once they are synced, and the name is too."""
+    disk = make_disk()
+    log = disk.open_log("/s/log", 2 * PAGE_BYTES, create=True)
+    log.write(0, b"one")
+    log.sync()
+    assert not disk.is_durable("/s/log", 0, 3)
+    disk.sync_dir("/s")
+    assert disk.is_durable("/s/log", 0, 3)
+    log.write(3, b"two")
+    assert disk.is_durable("/s/log", 0, 3)
+    assert not disk.is_durable("/s/log", 0, 4)
+    file = disk.open_random("/s/queue", 0, create=True)
+    disk.sync_dir("/s")
+    file.write(PAGE_BYTES, b"unit")
+    assert not disk.is_durable("/s/queue", PAGE_BYTES, PAGE_BYTES + 4)
+    file.sync()
+    assert disk.is_durable("/s/queue", PAGE_BYTES, PAGE_BYTES + 4)
+
+
+def test_a_kill_within_a_write_tears_the_last_record_alone() -> None:
+    """Nothing, a beginning, or a hole in the record that the copy had come to."""
+    records = b"".join(size.to_bytes(4, "big") + b"r" * (size - 4) for size in (100, 300, 200))
+    fates = set()
+    for seed in range(60):
+        disk = make_disk(seed)
+        log = disk.open_log("/s/log", PAGE_BYTES, create=True)
+
+        def die(disk: SimDisk = disk) -> None:
+            disk.kill()
+            raise NodeCrashed
+
+        disk.at("write", action=die)
+        with pytest.raises(NodeCrashed):
+            log.write(0, records)
+        after = disk.read_bytes("/s/log")[: len(records)].rstrip(b"\0")
+        differs = next((at for at in range(len(after)) if after[at] != records[at]), len(after))
+        fates.add("beginning" if differs == len(after) else "hole")
+        if differs < len(after):
+            end = next(end for end in (100, 400, 600) if differs < end)
+            assert len(after) <= end
+    assert fates == {"beginning", "hole"}
 
 
 def test_a_full_disk_refuses_and_recovers() -> None:

@@ -197,6 +197,29 @@ def test_a_partition_holds_everything_back_until_it_heals() -> None:
     assert refused == "no connection to 10.0.0.9:9876 within 500 ms"
 
 
+def test_a_partition_may_stop_one_direction_and_heal_alone() -> None:
+    """The other direction goes on, and another partition stays."""
+
+    async def main(world: World) -> tuple[bytes, bytes, bytes]:
+        client, server = await pair(world)
+        assert client.transport is not None
+        assert server.transport is not None
+        network = world.network
+        network.part("10.0.0.8", "10.0.0.9", one_way=True)
+        network.part("10.0.0.8", "10.0.0.7")
+        client.transport.write(b"request")
+        server.transport.write(b"answer")
+        await asyncio.sleep(10)
+        before = bytes(server.data)
+        network.heal("10.0.0.9", "10.0.0.8")
+        await asyncio.sleep(1)
+        assert network.is_parted("10.0.0.8", "10.0.0.7")
+        assert network.is_parted("10.0.0.7", "10.0.0.8")
+        return before, bytes(client.data), bytes(server.data)
+
+    assert simulate(6, main).value == (b"", b"answer", b"request")
+
+
 def test_nobody_listening_refuses() -> None:
     """With the address in the sentence."""
 

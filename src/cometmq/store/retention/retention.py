@@ -24,7 +24,7 @@ The share is rounded up to whole percents, as in RocketMQ.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import IntEnum, IntFlag
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -264,7 +264,7 @@ class Retention:
             if isinstance(result, BaseException):
                 _LOG.error("checking the disk of %s failed: %s", self._config.root, result)
             else:
-                self._apply(result, now_ms)
+                self._apply(result, paths, now_ms)
 
         self._workers.submit(lambda: self._check(paths, now_ms), done)
 
@@ -274,7 +274,10 @@ class Retention:
         ]
         return DiskUse(max(percents), [now_ms - self._disk.mtime_ms(path) for path in paths])
 
-    def _apply(self, use: DiskUse, now_ms: int) -> None:
+    def _apply(self, use: DiskUse, paths: list[str], now_ms: int) -> None:
+        # The mover may have dropped files while the worker looked: ages are of files still there.
+        gone_count = sum(path < self._log.files[0].path for path in paths) if paths else 0
+        use = replace(use, ages_ms=use.ages_ms[gone_count:])
         hour = datetime.fromtimestamp(now_ms / 1000, tz=UTC).astimezone().hour
         decision = decide_retention(
             self._config, use, hour=hour, was_full=self.is_full, is_manual=self._is_manual

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import logging
+import secrets
 import sys
 import time
 from collections import Counter
@@ -13,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from cometmq.errors import ConfigError
 from cometmq.testing.simulate import FAULTS, WORKLOADS, FaultAt, Plan, Report, plan_of
+from cometmq.testing.simulate.hooks import SERVICE_STEPS
 from cometmq.testing.simulate.plan import COMMAND, FLUSHES
 from cometmq.testing.simulate.run import run_plan
 from cometmq.testing.simulate.shrink import shrink
@@ -59,6 +62,9 @@ class Totals:
             f"{self.hits.total()} times at one of {len(self.hits)} named steps, "
             f"{self.crashes.total()} brokers crashed there"
         )
+        missed = sorted(SERVICE_STEPS - self.hits.keys())
+        if missed:
+            yield f"never reached: {', '.join(missed)}"
         if all_hooks:
             for name, count in sorted(self.hits.items()):
                 yield f"  {name:<32} {count:>9} times, {self.crashes[name]:>5} crashes"
@@ -72,12 +78,16 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=COMMAND, description="Simulate whole clusters from seeds and check every promise."
     )
-    parser.add_argument("--seeds", default="0..50", help="a range: from..to, the end left out")
+    parser.add_argument("--seeds", help="a range: from..to, the end left out; 0..50 by default")
+    parser.add_argument(
+        "--from", type=int, dest="begin", help="with --minutes: from this seed on, without an end"
+    )
     parser.add_argument("--minutes", type=float, help="stop after so many minutes")
     parser.add_argument("--seed", type=int, help="this seed alone, with its trace's hash")
     parser.add_argument("--flush", choices=FLUSHES, help="with --seed: instead of what it draws")
     parser.add_argument("--brokers", type=int, help="with --seed: as many brokers")
     parser.add_argument("--name-servers", type=int, help="with --seed: as many name servers")
+    parser.add_argument("--lives", type=int, help="with --seed: so much shorter lives of locks")
     parser.add_argument("--steps", type=int, help="with --seed: as many messages of each kind")
     parser.add_argument("--workloads", help="with --seed: kinds of message, joined by commas")
     parser.add_argument("--faults", help="with --seed: kind@milliseconds, joined by commas")
@@ -103,8 +113,8 @@ def _plan(options: argparse.Namespace) -> Plan:
     if options.workloads is not None:
         names = tuple(filter(None, options.workloads.split(",")))
         _check_names(names, WORKLOADS, "kind of message")
-        # Recorded plans from before the option have one name server.
-        plan = replace(plan, workloads=names, name_servers=1)
+        # Recorded plans from before these options have one name server, and usual lives.
+        plan = replace(plan, workloads=names, name_servers=1, lives=1)
     if options.faults is not None:
         faults = tuple(FaultAt.parse(text) for text in filter(None, options.faults.split(",")))
         _check_names(tuple(fault.kind for fault in faults), FAULTS, "kind of fault")
@@ -114,6 +124,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         flush=options.flush or plan.flush,
         brokers=options.brokers or plan.brokers,
         name_servers=options.name_servers or plan.name_servers,
+        lives=options.lives or plan.lives,
         steps=options.steps or plan.steps,
     )
 
@@ -129,6 +140,17 @@ def _range(text: str) -> range:
     if not dots or not first.isdigit() or not end.isdigit():
         raise ConfigError(f"--seeds takes from..to, for example 0..200, not {text!r}")
     return range(int(first), int(end))
+
+
+def _seeds(options: argparse.Namespace) -> Iterable[int]:
+    """The seeds of the range, or new ones from a random one on where only minutes are given."""
+    if options.seeds is not None:
+        return _range(options.seeds)
+    if options.minutes is None and options.begin is None:
+        return range(50)
+    begin = 1_000 * secrets.randbelow(1 << 30) if options.begin is None else options.begin
+    print(f"seeds from {begin} on", flush=True)
+    return itertools.count(begin)
 
 
 def _explain(report: Report, failure: str, *, is_shrunk: bool) -> Report:
@@ -159,7 +181,7 @@ def _run_seed(options: argparse.Namespace) -> int:
 def _run_seeds(options: argparse.Namespace) -> int:
     totals = Totals()
     started = time.monotonic()
-    for seed in _range(options.seeds):
+    for seed in _seeds(options):
         if options.minutes is not None and time.monotonic() - started > options.minutes * 60:
             break
         report = run_plan(plan_of(seed))
@@ -174,16 +196,15 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
     options = _parser().parse_args(arguments)
     logger = logging.getLogger("cometmq")
-    level = logger.level
-    if not options.verbose:
-        logger.setLevel(logging.CRITICAL + 1)
+    is_shown = logger.propagate
+    logger.propagate = options.verbose
     try:
         return _run_seeds(options) if options.seed is None else _run_seed(options)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
     finally:
-        logger.setLevel(level)
+        logger.propagate = is_shown
 
 
 if __name__ == "__main__":

@@ -3,14 +3,17 @@
 `BrokerPart` starts the broker on its disk and compares the visible messages of the watched topics
 with what their consumers commit.  Each observation and each start checks:
 
+- what the store calls flushed would outlive a power cut now;
 - with SYNC_FLUSH readers see only flushed messages;
 - a queue's offsets are dense, and a message stays at its position, also across crashes;
+- a queue's least offset never moves back;
 - a committed offset is not beyond the end, never skips a message its group has not decided about,
   and after a restart is at least what it was at the start before.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +29,7 @@ from cometmq.store.base.results import GetResult, GetStatus
 from cometmq.store.offline.verify import FindingKind, verify_store
 
 if TYPE_CHECKING:
+    from cometmq.broker.files.persistence import BrokerFiles
     from cometmq.testing.simulate.hooks import Hooks
     from cometmq.testing.simulation import Node
 
@@ -44,6 +48,8 @@ QUEUE_COUNT: Final = 3
 DELAY_LEVELS: Final = "1s 2s 1s 2s 3s 4s"
 _DELAYS_MS: Final = tuple(int(level[:-1]) * 1000 for level in DELAY_LEVELS.split())
 _ROOT: Final = "/store"
+_COUNTS: Final = frozenset({"timermetrics", "transactionMetrics"})
+"""Files of statistics, which brokers write once a minute and count anew at a start."""
 
 Position = tuple[str, str, int, int]
 """Broker name, topic, queue id, queue offset."""
@@ -62,6 +68,8 @@ class Seen:
     properties: dict[str, str]
     store_ms: int
     seen_ms: int
+    """By the clock of its broker, as `store_ms`."""
+    reconsume_times: int
 
 
 @dataclass(slots=True)
@@ -100,6 +108,8 @@ class BrokerPart:
         """Watched topics, and how many queues each has at most."""
         self.groups: list[Group] = []
         self.seen: dict[tuple[str, int], list[Seen]] = {}
+        self.log_may_begin = 0
+        """The greatest physical offset below which log files were to be deleted."""
         self.lives = 0
         self.observation_count = 0
         self._hooks = hooks
@@ -109,6 +119,9 @@ class BrokerPart:
         self._on_seen = on_seen
         self._committed: dict[tuple[str, str, int], int] = {}
         self._saved: dict[tuple[str, str, int], int] = {}
+        self._least: dict[tuple[str, int], int] = {}
+        self._durable = 0
+        """Below this physical offset the log was compared with the platter in this life."""
         hooks.watch_disk(node)
 
     @property
@@ -162,10 +175,13 @@ class BrokerPart:
             broker.staging.publisher.at = hooks.at(node, "staging")
             broker.transactions.at = hooks.at(node, "transaction")
             broker.state.store.mover.at = lambda step: hooks.reach(node, step)
+            if broker.services.timers is not None:
+                broker.services.timers.at = lambda step: hooks.reach(node, step)
 
         await node.run(begin)
         self.broker = broker
         self.lives += 1
+        self._durable = 0
         self._check_behind_the_log(broker)
         self._compare_with_before(broker)
         # Missing entries are still being derived or wait for the timers.
@@ -196,14 +212,39 @@ class BrokerPart:
         if broker is None or not self.node.is_alive:
             return
         self.observation_count += 1
+        self._check_flushed(broker)
         for topic, queue_count in self.topics.items():
             for queue_id in range(queue_count):
                 self._observe_queue(broker, topic, queue_id)
         self._observe_offsets(broker)
 
+    def _check_flushed(self, broker: Broker) -> None:
+        """Compare what the store calls flushed with the platter, as far as that has grown."""
+        store = broker.state.store
+        flushed = store.flushed_offset
+        if flushed <= self._durable:
+            return
+        for mapped in store._log.files:
+            begin, end = max(mapped.start, self._durable), min(mapped.end, flushed)
+            if begin < end and not self.node.disk.is_durable(
+                mapped.path, begin - mapped.start, end - mapped.start
+            ):
+                raise CheckFailed(
+                    f"{self.name}: the log is said to be flushed up to {flushed}, and a power cut "
+                    f"would take something from {begin} on"
+                )
+        self._durable = flushed
+
     def _observe_queue(self, broker: Broker, topic: str, queue_id: int) -> None:
         history = self.seen.setdefault((topic, queue_id), [])
         end = broker.state.store.max_queue_offset(topic, queue_id)
+        least = _first(broker, topic, queue_id)
+        if least < self._least.get((topic, queue_id), 0):
+            raise CheckFailed(
+                f"{self.name} {topic}/{queue_id}: the least offset was "
+                f"{self._least[topic, queue_id]}, now it is {least}"
+            )
+        self._least[topic, queue_id] = least
         if end < len(history):
             raise CheckFailed(
                 f"{self.name} {topic}/{queue_id}: readers saw {len(history)} messages, "
@@ -240,7 +281,14 @@ class BrokerPart:
                 properties = dict(message.properties)
                 body = bytes(message.body)
                 messages.append(
-                    Seen(position, body, properties, message.store_timestamp_ms, self._now_ms())
+                    Seen(
+                        position,
+                        body,
+                        properties,
+                        message.store_timestamp_ms,
+                        self._now_ms(),
+                        message.reconsume_times,
+                    )
                 )
                 at += 1
         return messages[: end - start]
@@ -370,8 +418,62 @@ class BrokerPart:
         broker, self.broker = self.broker, None
         if broker is None:
             raise CheckFailed(f"{self.name} is down and cannot be stopped in order")
+        services = broker.services
         await self.node.run(broker.stop)
+        self._check_files(services.files)
         self._verify(frozenset({FindingKind.NOTE}))
+        running = [task for task, _ in self.node.lifetime.tasks if not task.done()]
+        if running:
+            raise CheckFailed(f"{self.name}: {len(running)} tasks outlive its stop: {running[0]}")
+
+    def check_rest(self) -> None:
+        """Check what holds while nothing happens: saved tables, and one held pull for a reader.
+
+        Raises:
+            CheckFailed: a promise is broken.
+        """
+        if self.broker is None:
+            raise CheckFailed(f"{self.name} is down without any fault")
+        self._check_files(self.broker.services.files)
+        held = Counter(
+            (pull.connection.peer, pull.header.consumer_group, topic, queue_id)
+            for (topic, queue_id), pulls in self.broker.services.pull.hold._by_queue.items()
+            for pull in pulls
+        )
+        for (peer, group, topic, queue_id), count in held.items():
+            if count > 1:
+                raise CheckFailed(
+                    f"{self.name}: {peer} has {count} pulls of {group} held at {topic}/{queue_id}"
+                )
+
+    def check_no_reader(self) -> None:
+        """Check that no pull is held once the clients have gone.
+
+        Raises:
+            CheckFailed: one is.
+        """
+        if self.broker is not None and len(self.broker.services.pull.hold):
+            raise CheckFailed(
+                f"{self.name}: {len(self.broker.services.pull.hold)} pulls are held, and no client "
+                "is left"
+            )
+
+    def _check_files(self, files: BrokerFiles) -> None:
+        """Check that each table whose file is up to date is what the file says."""
+        for name, file in files._files.items():
+            if (
+                name in _COUNTS
+                or file.is_writing
+                or not file.is_saved
+                or not self.node.disk.exists(file._path)
+            ):
+                continue
+            wanted = msgspec.json.decode(file._snapshot()(), type=dict[str, Any])
+            actual = msgspec.json.decode(self.node.disk.read_bytes(file._path), type=dict[str, Any])
+            if _without_version(wanted) != _without_version(actual):
+                raise CheckFailed(
+                    f"{self.name}: {name} has {actual!r:.300}, and the broker {wanted!r:.300}"
+                )
 
     def _verify(self, harmless: frozenset[FindingKind], *, is_serving: bool = False) -> None:
         """Check that queues and index are what the log derives.
@@ -393,3 +495,10 @@ def _first(broker: Broker, topic: str, queue_id: int) -> int:
     store = broker.state.store
     queue = store._queues.find(topic, queue_id)
     return 0 if queue is None else store._search.min_of(queue)
+
+
+def _without_version(table: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what changes without a change of the table: see `staging.ledger` for stagedNext."""
+    return {
+        name: value for name, value in table.items() if name not in ("dataVersion", "stagedNext")
+    }

@@ -25,6 +25,7 @@ from cometmq.testing.simulate.broker_part import (
 )
 from cometmq.testing.simulate.holders import Holders
 from cometmq.testing.simulate.hooks import Hooks
+from cometmq.testing.simulate.lives import lock_life_ms
 from cometmq.testing.simulation import Node, NodeGone, World
 
 if TYPE_CHECKING:
@@ -70,10 +71,11 @@ class Cluster:
         settings: dict[str, object] = {
             "flush_disk_type": plan.flush,
             "namesrv_addr": self.name_server_address,
+            "rebalance_lock_max_live_time": lock_life_ms(plan.lives),
         }
         settings |= broker_settings or {}
         self.brokers = [
-            BrokerPart(node, self.hooks, dict(settings), world.clock.now_ms, self._appears)
+            BrokerPart(node, self.hooks, dict(settings), node.clock.now_ms, self._appears)
             for node in nodes
         ]
         self.ended = asyncio.Event()
@@ -87,6 +89,10 @@ class Cluster:
         self._down_until: dict[str, float] = {}
         self._starts_in_peace = 0
         self._on_topic: dict[str, Callable[[Seen], None]] = {}
+        self.sent: dict[bytes, dict[str, str]] = {}
+        """Every body that a client has sent or may have sent, with properties that must come."""
+        self._only_sent: set[str] = set()
+        self.observe_every_s = OBSERVE_EVERY_S
 
     @property
     def name_server_address(self) -> str:
@@ -104,8 +110,16 @@ class Cluster:
         topic: str,
         on_seen: Callable[[Seen], None] | None = None,
         queue_count: int = QUEUE_COUNT,
+        *,
+        is_sent: bool = True,
     ) -> None:
-        """Follow a topic's queues from now on; `on_seen` receives each message that appears."""
+        """Follow a topic's queues from now on; `on_seen` receives each message that appears.
+
+        Args:
+            is_sent: whether only messages of `sent` may appear there.
+        """
+        if is_sent:
+            self._only_sent.add(topic)
         for part in self.brokers:
             part.topics[topic] = queue_count
         if on_seen is not None:
@@ -185,7 +199,7 @@ class Cluster:
         """Restart machines that are down, run the roles and check, until cancelled."""
         try:
             while True:
-                await asyncio.sleep(OBSERVE_EVERY_S)
+                await asyncio.sleep(self.observe_every_s)
                 for node in self.world.nodes.values():
                     await self._restart(node)
                 for role in self._roles:
@@ -236,6 +250,10 @@ class Cluster:
         role.life = role.node.lifetime.number
         role.task = role.node.spawn(role.work)
 
+    def senders_done(self) -> bool:
+        """Whether every sender of the calm has finished."""
+        return all(role.is_done for role in self._roles if role.name.endswith(" calm"))
+
     def roles_done(self) -> bool:
         """Whether every client has finished."""
         return all(role.is_done for role in self._roles)
@@ -260,6 +278,21 @@ class Cluster:
             self.failure.set_exception(error)
 
     def _appears(self, seen: Seen) -> None:
+        if seen.position[1] in self._only_sent:
+            self._check_sent(seen)
         on_seen = self._on_topic.get(seen.position[1])
         if on_seen is not None:
             on_seen(seen)
+
+    def _check_sent(self, seen: Seen) -> None:
+        """Check that somebody sent the message, and that its properties are those that he sent."""
+        expected = self.sent.get(seen.body)
+        if expected is None:
+            self.fail(f"nobody sent {seen.body[:60]!r}, which is at {seen.position}")
+            return
+        for name, value in expected.items():
+            if seen.properties.get(name) != value:
+                self.fail(
+                    f"{seen.body[:30]!r} at {seen.position} was sent with {name}={value!r} and has "
+                    f"{seen.properties.get(name)!r}"
+                )

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cometmq.model.names import PARK_PREFIX, RETRY_PREFIX
+from cometmq.testing.simulate.broker_part import CheckFailed
 
 if TYPE_CHECKING:
     from cometmq.broker.base.state import BrokerState
@@ -37,11 +38,22 @@ async def drop_consumed_files(part: BrokerPart, seconds: float) -> int:
         # Units are synced once a minute, longer than most simulations have faults.
         store._writer.sync_round()
         await asyncio.sleep(seconds / 2)
-        retention.drop_files(retention.synced_count(sum(m.end <= needed for m in files)))
+        may_go = retention.synced_count(sum(m.end <= needed for m in files))
+        begin = files[may_go].start if may_go < len(files) else files[-1].end
+        # The broker may still work for an earlier call.
+        part.log_may_begin = max(part.log_may_begin, begin)
+        retention.drop_files(may_go)
         await asyncio.sleep(seconds / 2)
 
     files = store._log.files[:-1]
+    if not files:
+        return 0
     await part.node.run(drop)
+    if store._log.min_offset > part.log_may_begin:
+        raise CheckFailed(
+            f"{part.name}: the log begins at {store._log.min_offset}, and files were to go only "
+            f"up to {part.log_may_begin}"
+        )
     return len(before - {mapped.start for mapped in store._log.files})
 
 

@@ -8,11 +8,13 @@ crashed machines.  A fault that waits for a step that is never reached does not 
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from cometmq.errors import CometError
+from cometmq.testing.loop import current_lifetime
 from cometmq.testing.network import NetworkFaults
 from cometmq.testing.simulate.expiry import drop_consumed_files
 from cometmq.testing.simulate.gateway_faults import GATEWAY_FAULTS
@@ -118,13 +120,88 @@ async def _rare_step(cluster: Cluster, chance: random.Random) -> None:
     cluster.hooks.arm(part.node, name, 1, power_cut=False, on_crash=on_crash)
 
 
+async def _copy_kill(cluster: Cluster, chance: random.Random) -> None:
+    """A broker is killed while it copies records into its log, so that one is there in part."""
+    part = chance.choice(cluster.brokers)
+
+    def on_crash(name: str) -> None:
+        cluster.injected["copy-kill"] += 1
+
+    hits = chance.choice([1, 2, 4])
+    cluster.hooks.arm(part.node, "disk.write.commitlog", hits, power_cut=False, on_crash=on_crash)
+
+
+async def _long_part(cluster: Cluster, chance: random.Random) -> None:
+    """A client is separated from a broker for longer than a short life of its locks."""
+    client, broker = chance.choice(cluster.clients), chance.choice(cluster.brokers).node
+    cluster.injected["long-part"] += 1
+    cluster.world.network.part(client.address, broker.address)
+    await asyncio.sleep(chance.uniform(4, 12))
+    cluster.world.network.heal(client.address, broker.address)
+
+
 async def _part(cluster: Cluster, chance: random.Random) -> None:
-    """A partition separates two machines for a while; connections stay open."""
+    """A partition separates two machines, at times in one direction; connections stay open."""
     first, second = chance.sample(list(cluster.world.nodes.values()), 2)
     cluster.injected["part"] += 1
-    cluster.world.network.part(first.address, second.address)
+    one_way = chance.random() < 0.3
+    cluster.world.network.part(first.address, second.address, one_way=one_way)
     await asyncio.sleep(chance.uniform(0.1, 4))
-    cluster.world.network.heal()
+    cluster.world.network.heal(first.address, second.address)
+
+
+async def _pause(cluster: Cluster, chance: random.Random) -> None:
+    """A whole machine stands still, as a virtual one may; its connections stay open."""
+    node = chance.choice(list(cluster.world.nodes.values()))
+    if node.is_alive:
+        cluster.injected["pause"] += 1
+        await node.pause(chance.choice([0.2, 1.0, 4.0, 8.0]))
+
+
+async def _clock_jump(cluster: Cluster, chance: random.Random) -> None:
+    """The wall clock of a machine jumps, by less than half of what locks leave to spare."""
+    node = chance.choice([*cluster.clients, *(part.node for part in cluster.brokers)])
+    cluster.injected["clock-jump"] += 1
+    node.clock.skew_ms = chance.randint(-1_400, 1_400)
+
+
+async def _clock_drift(cluster: Cluster, chance: random.Random) -> None:
+    """The wall clock of a machine runs faster or slower for a while, by up to a tenth."""
+    node = chance.choice([*cluster.clients, *(part.node for part in cluster.brokers)])
+    cluster.injected["clock-drift"] += 1
+    node.clock.drift = chance.uniform(-0.1, 0.1)
+    await asyncio.sleep(chance.uniform(1, 5))
+    node.clock.drift = 0.0
+
+
+async def _other_sync_failure(cluster: Cluster, chance: random.Random) -> None:
+    """A sync of a file fails that is not the log's: of a queue, the index, timers or a table."""
+    disk = chance.choice(cluster.brokers).node.disk
+    part = chance.choice(["consumequeue", "index", "timerlog", "config", "checkpoint"])
+    operation = "write_atomic.sync" if part in ("config", "checkpoint") else "sync"
+
+    def noted() -> None:
+        cluster.injected["other-sync-failure"] += 1
+
+    disk.fail_sync(path_contains=part, operation=operation, on_failure=noted)
+    await asyncio.sleep(chance.uniform(1, 3))
+
+
+async def _unreadable(cluster: Cluster, chance: random.Random) -> None:
+    """Blocks of a broker's files cannot be read for a moment."""
+    part = chance.choice(cluster.brokers)
+    life = part.node.lifetime
+    until_s = cluster.world.loop.time() + chance.uniform(0.1, 1)
+
+    def fail() -> None:
+        # The checkers read from the same disk, and shall see what is on it.
+        if current_lifetime() is life and cluster.world.loop.time() < until_s:
+            cluster.injected["unreadable"] += 1
+            raise OSError(errno.EIO, "Input/output error")
+
+    for _ in range(chance.choice([1, 3, 9])):
+        part.node.disk.at("read", action=fail, path_contains=chance.choice(["commitlog", "queue"]))
+        await asyncio.sleep(0.05)
 
 
 async def _cuts(cluster: Cluster, chance: random.Random) -> None:
@@ -211,14 +288,20 @@ FAULTS: Final[dict[str, Fault]] = {
     "broker-kill": _crash("broker-kill", power_cut=False),
     "broker-power": _crash("broker-power", power_cut=True),
     "broker-restart": _broker_restart,
+    "clock-drift": _clock_drift,
+    "clock-jump": _clock_jump,
     "client-kill": _client_kill,
+    "copy-kill": _copy_kill,
     "cuts": _cuts,
     "files-go": _files_go,
     "full-disk": _full_disk,
     "half-close": _half_close,
+    "long-part": _long_part,
     "name-server-away": _name_server_away,
     "name-server-kill": _name_server_kill,
+    "other-sync-failure": _other_sync_failure,
     "part": _part,
+    "pause": _pause,
     "slow-disk": _slow_disk,
     "slow-net": _slow_net,
     "slow-power": _slow_power,
@@ -226,6 +309,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "step-power": _step("step-power", power_cut=True),
     "step-rare": _rare_step,
     "sync-failure": _sync_failure,
+    "unreadable": _unreadable,
     **GATEWAY_FAULTS,
 }
 """Every kind of fault by its name."""

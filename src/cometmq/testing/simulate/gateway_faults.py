@@ -75,7 +75,7 @@ async def _part(cluster: Cluster, chance: random.Random) -> None:
     cluster.injected["gateway-part"] += 1
     cluster.world.network.part(node.address, other.address)
     await asyncio.sleep(chance.uniform(0.5, 5))
-    cluster.world.network.heal()
+    cluster.world.network.heal(node.address, other.address)
 
 
 GATEWAY_FAULTS: Final[dict[str, Fault]] = {

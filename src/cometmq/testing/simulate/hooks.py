@@ -16,10 +16,38 @@ from typing import Final
 from cometmq.testing.loop import NodeCrashed, current_lifetime
 from cometmq.testing.simulation import Node
 
-__all__ = ["Hooks"]
+__all__ = ["SERVICE_STEPS", "Hooks"]
+
+SERVICE_STEPS: Final = frozenset(
+    {
+        *(f"retention.{step}" for step in ("appended", "dropped", "flushed", "found", "portion")),
+        *(f"retention.{step}" for step in ("prepared", "put")),
+        *(f"staging.{step}-decision" for step in ("after", "before")),
+        *(f"staging.{step}-done" for step in ("after", "before")),
+        *(f"staging.slice-{step}" for step in ("announced", "appended")),
+        *(f"staging.before-{step}" for step in ("answer", "ledger-file")),
+        *(f"timer.{step}" for step in ("before_log", "before_put", "check_written", "put")),
+        *(f"timer.{step}" for step in ("log_synced", "wheel_synced")),
+        *(f"transaction.{step}" for step in ("check.pushed", "check.put_back", "discard.put")),
+        *(f"transaction.{step}" for step in ("offset.half", "offset.op", "op.before", "op.put")),
+    }
+)
+"""Every step that services report; totals name those that no run reached."""
 
 _CRASHING: Final = frozenset(
-    {"allocate", "create", "remove", "rename", "sync", "sync_dir", "write", "write_atomic"}
+    {
+        "allocate",
+        "create",
+        "remove",
+        "rename",
+        "sync",
+        "sync_dir",
+        "write",
+        "write_atomic",
+        "write_atomic.rename",
+        "write_atomic.sync",
+        "write_atomic.sync_dir",
+    }
 )
 _PARTS: Final = frozenset(
     {"commitlog", "config", "consumequeue", "index", "staging", "timerlog", "unitjournal"}

@@ -26,6 +26,8 @@ BUSY_S: Final = 7.0
 """Faults begin within this many virtual seconds."""
 POWER_KINDS: Final = frozenset({"broker-power", "slow-power", "step-power"})
 """Not drawn with asynchronous flush, where a power cut may lose acknowledged messages."""
+CLOCK_SHY: Final = frozenset({"gateway", "recalled", "reset", "transactions"})
+"""Kinds of message whose checks compare times of two machines: clocks stay right beside them."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -62,6 +64,8 @@ class Plan:
     workloads: tuple[str, ...]
     faults: tuple[FaultAt, ...]
     name_servers: int = 1
+    lives: int = 1
+    """By how much the lives of queue locks are shorter than usual."""
 
     @classmethod
     def of(cls, seed: int, workloads: Sequence[str], kinds: Sequence[str]) -> Plan:
@@ -69,10 +73,12 @@ class Plan:
         chance = random.Random(f"{seed}/plan")
         flush = chance.choice(FLUSHES)
         usable = [kind for kind in kinds if flush == "SYNC_FLUSH" or kind not in POWER_KINDS]
-        usable = [kind for kind in usable if not kind.startswith("gateway-")]
+        usable = [kind for kind in usable if not kind.startswith(("gateway-", "clock-"))]
         # There are many named steps, and bugs of recovery show at them.
-        usable += 3 * [kind for kind in usable if kind.startswith("step-")]
+        usable += 3 * [kind for kind in usable if kind.startswith(("step-", "copy-"))]
         chosen = chance.sample(sorted(workloads), k=min(len(workloads), chance.randint(2, 4)))
+        if not CLOCK_SHY.intersection(chosen):
+            usable += [kind for kind in kinds if kind.startswith("clock-")]
         if "gateway" in chosen:
             # The gateway's own store fails as often as all brokers together.
             usable += [kind for kind in kinds if kind.startswith("gateway-")]
@@ -89,6 +95,7 @@ class Plan:
             tuple(sorted(chosen)),
             tuple(sorted(faults)),
             chance.choice([1, 1, 2]),
+            chance.choice([1, 10]),
         )
 
     def arguments(self) -> str:
@@ -96,7 +103,7 @@ class Plan:
         faults = ",".join(str(fault) for fault in self.faults)
         return (
             f"--seed {self.seed} --flush {self.flush} --brokers {self.brokers} "
-            f"--name-servers {self.name_servers} --steps {self.steps} "
+            f"--name-servers {self.name_servers} --lives {self.lives} --steps {self.steps} "
             f"--workloads {','.join(self.workloads)} --faults {shlex.quote(faults)}"
         )
 
@@ -123,6 +130,8 @@ class Plan:
             yield replace(self, brokers=1)
         if self.name_servers > 1:
             yield replace(self, name_servers=1)
+        if self.lives > 1:
+            yield replace(self, lives=1)
         for steps in (self.steps // 4, self.steps // 2, self.steps - 1):
             if 0 < steps < self.steps:
                 yield replace(self, steps=steps)

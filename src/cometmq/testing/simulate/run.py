@@ -7,14 +7,19 @@ is at rest; then stops everything and compares the stores byte for byte.
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
+import logging
 from collections import Counter
 from dataclasses import dataclass, field
 
+from cometmq.testing.loop import current_lifetime
+from cometmq.testing.markers import override
 from cometmq.testing.network import NetworkFaults
 from cometmq.testing.simulate.broker_part import CheckFailed
 from cometmq.testing.simulate.cluster import Cluster
 from cometmq.testing.simulate.faults import inject, make_peace
+from cometmq.testing.simulate.lives import shorter_lives
 from cometmq.testing.simulate.plan import BUSY_S, Plan
 from cometmq.testing.simulate.workloads import WORKLOADS, Workload
 from cometmq.testing.simulation import World, simulate
@@ -23,6 +28,8 @@ __all__ = ["Report", "run_plan"]
 
 SETTLE_S = 400.0
 """Virtual seconds from the last fault until everything must be at rest."""
+QUIET_S = 45.0
+"""Virtual seconds in which each client finds its brokers again: it asks for routes every 30 s."""
 REST_S = 4.0
 """Virtual seconds at rest in which late messages would still appear."""
 
@@ -79,6 +86,7 @@ class _PlanRun:
         try:
             await self._until_calm(cluster, faults)
             await self._until_settled(cluster)
+            await self._stay_calm(cluster)
             await self._close(cluster, operator)
         finally:
             operator.cancel()
@@ -100,6 +108,8 @@ class _PlanRun:
             reasons = [
                 f"{kind.name}: {reason}" for kind in self.workloads if (reason := kind.unsettled())
             ]
+            if not cluster.senders_done():
+                reasons.append("a sender of the calm has not ended")
             if not all(part.is_up for part in cluster.brokers):
                 reasons.append("a broker is down")
             if not reasons:
@@ -109,6 +119,20 @@ class _PlanRun:
         await self._wait(cluster, REST_S)
         for workload in self.workloads:
             workload.check()
+        await self._wait(cluster, 0)
+
+    async def _stay_calm(self, cluster: Cluster) -> None:
+        """Wait until everything is connected again, then send without faults, and be strict."""
+        observe_every_s, cluster.observe_every_s = cluster.observe_every_s, 1.0
+        await self._wait(cluster, QUIET_S)
+        cluster.observe_every_s = observe_every_s
+        for workload in self.workloads:
+            workload.begin_calm()
+        await self._until_settled(cluster)
+        for workload in self.workloads:
+            workload.check_calm()
+        for part in cluster.brokers:
+            part.check_rest()
         await self._wait(cluster, 0)
 
     @staticmethod
@@ -128,7 +152,9 @@ class _PlanRun:
         else:
             raise CheckFailed("the clients do not stop")
         cluster.observe()
-        await self._wait(cluster, 0)
+        await self._wait(cluster, 1)
+        for part in cluster.brokers:
+            part.check_no_reader()
         operator.cancel()
         for part in cluster.brokers:
             await part.stop()
@@ -150,16 +176,38 @@ class _PlanRun:
         return report
 
 
+class _LoggedErrors(logging.Handler):
+    """Remembers the first exception that a server or a client logged instead of raising it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.first: str | None = None
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        # Code of crashed lives logs while the simulation is taken down.
+        running = current_lifetime()
+        if record.exc_info and self.first is None and (running is None or running.alive):
+            error = record.exc_info[1]
+            if isinstance(error, OSError) and error.errno == errno.EIO:
+                return  # a fault of the disk, which a server may log as it is
+            self.first = f"logged: {record.getMessage()}: {type(error).__name__}: {error}"
+
+
 def run_plan(plan: Plan) -> Report:
     """Simulate a plan; any error becomes the report's `failure`."""
     run = _PlanRun(plan)
+    logger, errors = logging.getLogger("cometmq"), _LoggedErrors()
+    logger.addHandler(errors)
     try:
-        simulate(plan.seed, run.main, faults=NetworkFaults())
+        with shorter_lives(plan.lives):
+            simulate(plan.seed, run.main, faults=NetworkFaults())
     except Exception as error:
         return run.report(f"{type(error).__name__}: {error}")
     else:
-        return run.report(None)
+        return run.report(errors.first)
     finally:
+        logger.removeHandler(errors)
         # Crashed lives form reference cycles, each with a timer wheel of 37 MiB.
         run.world = run.cluster = None
         gc.collect()

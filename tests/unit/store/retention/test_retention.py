@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -140,6 +141,30 @@ def test_files_go_at_their_hour() -> None:
         rig.tick(11_000)
     assert len(rig.disk.listdir("/store/commitlog")) == 1
     assert now.tzinfo is not None
+
+
+def test_files_that_went_while_ages_were_taken_are_not_counted_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A worker looks at ages; meanwhile the oldest files go, as the mover had freed them."""
+    workers = HeldWorkers()
+    rig = filled(workers=workers, file_reserved_hours=1_000_000)
+    files = rig.store._log.files
+    for file in files[2:]:
+        rig.disk._inode(file.path).mtime_ms = rig.now_ms + HOUR_MS
+    third = files[2].start
+    retention = rig.store._retention
+    monkeypatch.setattr(retention, "synced_count", lambda count: count)
+    while workers.run():
+        pass
+    retention.change(replace(rig.config, file_reserved_hours=0))
+    retention.delete_expired_now()
+    retention.tick(rig.now_ms + 1)
+    retention.drop_files(2)
+    assert rig.store._log.files[0].start == third
+    while workers.run():
+        pass
+    assert rig.store._log.files[0].start == third
 
 
 def test_reader_outlives_its_file() -> None:

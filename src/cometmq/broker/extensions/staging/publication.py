@@ -424,6 +424,10 @@ class Publisher:
                 current.lost += block.rows - current.item
                 current.block += 1
                 current.item = 0
+            elif isinstance(result, OSError):
+                # The disk did not give the block now, and may give it later.
+                self._stuck(current, StoreError(f"reading a staged block failed: {result}"))
+                return
             elif isinstance(result, BaseException):
                 raise result
             else:

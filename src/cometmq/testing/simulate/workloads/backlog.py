@@ -37,6 +37,7 @@ class BacklogWorkload(Workload):
             for number in range(BATCH)
         ]
         self.tries += 1
+        self.cluster.sent.update((message.body, {}) for message in batch)
         for message, sent in zip(batch, await producer.send_batch(batch), strict=True):
             self.note(message.body, sent)
 

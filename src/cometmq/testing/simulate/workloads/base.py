@@ -1,5 +1,9 @@
 """The base of every kind of message: roles that send and consume, and the promises they check.
 
+A run has two parts.  While there are faults, messages may come late and more than once.  Then comes
+the calm: some kinds send again (`calm_steps`), and each of these messages is delivered once and
+in time.
+
 A workload keeps its state outside the machines, so a role that restarts after a crash of its
 machine continues where it was.  Each body is sent once: a failed send leaves its message in doubt,
 and the next try sends another message.
@@ -11,7 +15,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from cometmq.client.consumer.push_consumer import PushConsumer
 from cometmq.client.message.message import ReceivedMessage
@@ -20,6 +24,7 @@ from cometmq.core.consume.order import SUSPEND_MS
 from cometmq.core.filter.subscription import Sql92
 from cometmq.errors import CometError
 from cometmq.model import Message, SendResult, SendStatus
+from cometmq.model.names import PARK_PREFIX
 from cometmq.testing.simulate.broker_part import Position
 
 if TYPE_CHECKING:
@@ -27,7 +32,10 @@ if TYPE_CHECKING:
     from cometmq.testing.simulate.cluster import Cluster
     from cometmq.testing.simulation import Node
 
-__all__ = ["Position", "Workload", "position_of"]
+__all__ = ["DELIVERY_LATE_MS", "Position", "Workload", "position_of"]
+
+DELIVERY_LATE_MS: Final = 1_500
+"""A message reaches a free handler so soon after it was acknowledged, as no fault delays it."""
 
 
 def position_of(message: ReceivedMessage) -> Position:
@@ -42,6 +50,8 @@ class Workload:
     name: ClassVar[str]
     settings: ClassVar[dict[str, object]] = {}
     """Broker settings that this kind needs; they apply to all kinds of a plan."""
+    calm_steps: ClassVar[int] = 0
+    """Steps in the calm; the kind uses `consumer` or `note_begun`, and delivers each message."""
 
     def __init__(self, cluster: Cluster, steps: int) -> None:
         self.cluster = cluster
@@ -50,6 +60,11 @@ class Workload:
         self.acknowledged: dict[bytes, Position] = {}
         self.tries = 0
         self._in_topic: Counter[bytes] = Counter()
+        self.is_calm = False
+        self._calm_acknowledged_ms: dict[bytes, int] = {}
+        self._handlers_began: dict[tuple[str, bytes, int], list[int]] = {}
+        """By group, body and number of the try: when handlers began, in ms."""
+        self._calm_groups: dict[str, Callable[[Seen], bool]] = {}
 
     # -- for subclasses ----------------------------------------------------------------------
 
@@ -89,12 +104,13 @@ class Workload:
             env=node.environment(),
         )
 
-    def new_body(self) -> bytes:
+    def new_body(self, end: bytes = b"") -> bytes:
         """Return a body that nobody has sent before."""
         self.tries += 1
-        return b"%s/%d/" % (self.name.encode(), self.tries) + b"." * self.chance.choice(
-            [0, 30, 300, 3000]
-        )
+        filler = b"." * self.chance.choice([0, 30, 300, 3000])
+        body = b"%s/%d/" % (self.name.encode(), self.tries) + filler + end
+        self.cluster.sent.setdefault(body, {})
+        return body
 
     async def send_all(self, node: Node, step: Callable[[Producer], Awaitable[None]]) -> None:
         """Take steps until enough is acknowledged; skip steps that fail."""
@@ -107,8 +123,19 @@ class Workload:
                     await asyncio.sleep(self.chance.uniform(0.1, 0.6))
                 await asyncio.sleep(self.chance.uniform(0, 0.9))
 
-    async def send_one(self, producer: Producer, message: Message) -> SendResult | None:
-        """Send and record the acknowledgement; None if the message is stored but not yet safe."""
+    async def send_one(
+        self, producer: Producer, message: Message, *, keeps_properties: bool = True
+    ) -> SendResult | None:
+        """Send and record the acknowledgement; None if the message is stored but not yet safe.
+
+        Args:
+            keeps_properties: whether readers must see the message's properties.
+        """
+        if keeps_properties:
+            expected = self.cluster.sent.setdefault(message.body, {})
+            expected.update(message.properties)
+            if message.tags is not None:
+                expected["TAGS"] = message.tags
         sent = await producer.send(message)
         return self.note(message.body, sent)
 
@@ -120,8 +147,65 @@ class Workload:
         queue_offset = -1 if sent.queue_offset is None else sent.queue_offset
         position = (queue.broker_name, queue.topic, queue.queue_id, queue_offset)
         self.acknowledged[body] = position
+        if self.is_calm:
+            self._calm_acknowledged_ms[body] = self.now_ms()
         self.cluster.world.record("acknowledged", f"{body[:20]!r} {position}")
         return sent
+
+    def now_ms(self) -> int:
+        """Return the time of the world, which no clock of a machine changes."""
+        return self.cluster.world.clock.now_ms()
+
+    # -- the calm --------------------------------------------------------------------------------
+
+    def begin_calm(self) -> None:
+        """Send again, now that there are no faults; `check_calm` says what came of it."""
+        if self.calm_steps:
+            self.is_calm = True
+            node = self.cluster.clients[0]
+            self.cluster.role(f"{self.name} calm", node, lambda: self._send_calmly(node))
+
+    async def _send_calmly(self, node: Node) -> None:
+        async with self.producer(node, 90) as producer:
+            for _ in range(self.calm_steps):
+                try:
+                    await self.calm_step(producer)
+                except CometError as error:
+                    self.cluster.fail(f"{self.name}: refused without any fault: {error}")
+                    return
+                # The next message may come just as the pull of the last one is answered.
+                await asyncio.sleep(self.chance.choice([0.0, 0.001, 0.002, 0.004, 0.3, 1.0]))
+
+    async def calm_step(self, producer: Producer) -> None:
+        """Take one step of the calm."""
+        raise AssertionError("a subclass with calm_steps implements calm_step")
+
+    def note_begun(self, group: str, body: bytes, times: int = 0) -> None:
+        """Note that a handler begins, for kinds with consumers of their own."""
+        self._handlers_began.setdefault((group, body, times), []).append(self.now_ms())
+
+    def calm_group(self, name: str, wants: Callable[[Seen], bool] = lambda seen: True) -> None:
+        """Have `check_calm` look at this group."""
+        self._calm_groups[name] = wants
+
+    def check_calm(self) -> None:
+        """Check that each message of the calm was delivered once to each group, and in time."""
+        for body, acknowledged_ms in self._calm_acknowledged_ms.items():
+            seen = self.cluster.at(self.acknowledged[body])
+            for group, wants in self._calm_groups.items():
+                if seen is not None and not wants(seen):
+                    continue
+                begun_ms = self._handlers_began.get((group, body, 0), [])
+                if len(begun_ms) != 1:
+                    self.cluster.fail(
+                        f"{self.name}: {group} handled {body[:30]!r} {len(begun_ms)} times "
+                        "without any fault"
+                    )
+                elif begun_ms[0] - acknowledged_ms > DELIVERY_LATE_MS:
+                    self.cluster.fail(
+                        f"{self.name}: {group} got {body[:30]!r} "
+                        f"{begun_ms[0] - acknowledged_ms} ms after it was acknowledged"
+                    )
 
     # -- consuming -------------------------------------------------------------------------------
 
@@ -142,12 +226,18 @@ class Workload:
 
         async def handler(message: ReceivedMessage) -> None:
             self.cluster.holders.check()
-            await handle(message)
             body = bytes(message.body)
+            self.note_begun(group.name, body, message.reconsume_times)
+            self._check_assigned(member, message)
+            if slow_s and not self.cluster.is_peace:
+                await asyncio.sleep(self.chance.uniform(0, slow_s))
+            await handle(message)
             self.cluster.world.record("handled", f"{group.name} {body[:20]!r}")
             group.decided.add(position_of(message))
             group.bodies.add(body)
 
+        # A slow member has messages at hand when it loses their queue.
+        slow_s = self.chance.choice([0.0, 0.0, 0.3])
         member = PushConsumer(
             group.name,
             {topic: expression},
@@ -159,12 +249,24 @@ class Workload:
             max_reconsume_times=tries_max,
             order=order,
             park_after=park_after,
+            concurrency=self.chance.choice([1, 1, 2, 20]),
             suspend_ms=suspend_ms,
             env=node.environment(),
         )
         if order != "none":
             self.cluster.holders.add(member, node)
         return member
+
+    def _check_assigned(self, member: PushConsumer, message: ReceivedMessage) -> None:
+        """Check that a handler begins only for a queue that its member has."""
+        if message.message_queue.topic.startswith(PARK_PREFIX):
+            return  # the parking log of a queue that another member may have now
+        assignment = member.assignments.get(message.message_queue)
+        if assignment is None or assignment.process_queue.dropped:
+            self.cluster.fail(
+                f"{self.name}: {member.client_id} handles {bytes(message.body)[:30]!r} of "
+                f"{message.message_queue}, which it no longer has"
+            )
 
     async def consume(self, consumer: PushConsumer) -> None:
         """Run a member until the clients must stop."""

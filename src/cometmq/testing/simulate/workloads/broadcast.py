@@ -58,6 +58,7 @@ class BroadcastWorkload(Workload):
     """Three members handle every message, and none that was saved before they left in order."""
 
     name: ClassVar[str] = "broadcast"
+    calm_steps: ClassVar[int] = 5
 
     def start(self) -> None:
         cluster = self.cluster
@@ -68,6 +69,8 @@ class BroadcastWorkload(Workload):
         first, second = cluster.clients
         self._nodes = [first, second, second]
         self._members = [_Lives() for _ in self._nodes]
+        for number in range(len(self._nodes)):
+            self.calm_group(f"member {number}")
         cluster.role("broadcast send", first, lambda: self.send_all(first, self._step))
         cluster.role("broadcast one", first, lambda: self._stay(0))
         cluster.role("broadcast two", second, lambda: self._stay(1))
@@ -77,6 +80,10 @@ class BroadcastWorkload(Workload):
         batch = [Message(TOPIC, self.new_body()) for _ in range(self.chance.randint(1, 4))]
         for message, sent in zip(batch, await producer.send_batch(batch), strict=True):
             self.note(message.body, sent)
+
+    async def calm_step(self, producer: Producer) -> None:
+        """Send as before."""
+        await self._step(producer)
 
     async def _stay(self, number: int) -> None:
         async with self._member(number):
@@ -98,6 +105,7 @@ class BroadcastWorkload(Workload):
         async def handle(message: ReceivedMessage) -> None:
             broker_name, topic, queue_id, queue_offset = position_of(message)
             queue = (broker_name, topic, queue_id)
+            self.note_begun(f"member {number}", bytes(message.body))
             if queue_offset < lives.saved_at_leave.get(queue, 0):
                 self.cluster.fail(
                     f"broadcast: member {number} received {queue} {queue_offset} again, and had "

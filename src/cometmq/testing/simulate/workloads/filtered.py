@@ -25,12 +25,14 @@ class FilteredWorkload(Workload):
     """A group with changing members handles every acknowledged message that matches."""
 
     name: ClassVar[str] = "filtered"
+    calm_steps: ClassVar[int] = 6
     topic: ClassVar[str] = "Filtered"
 
     def start(self) -> None:
         cluster = self.cluster
         cluster.watch(self.topic, self.never_twice)
         self.group = cluster.watch_group(f"{self.name}-readers", _matches)
+        self.calm_group(f"{self.name}-readers", _matches)
         first, second = cluster.clients
         cluster.role(f"{self.name} send", first, lambda: self.send_all(first, self._step))
         cluster.role(f"{self.name} one", second, lambda: self.consume(self._member(1)))
@@ -49,6 +51,10 @@ class FilteredWorkload(Workload):
         if self.chance.random() < 0.2:
             del properties["amount"]
         await self.send_one(producer, Message(self.topic, self.new_body(), properties=properties))
+
+    async def calm_step(self, producer: Producer) -> None:
+        """Send as before."""
+        await self._step(producer)
 
     async def _handle(self, message: ReceivedMessage) -> None:
         await asyncio.sleep(self.chance.uniform(0, 0.05))

@@ -140,7 +140,7 @@ class GatewayWorkload(Workload):
         message = Message(
             GATEWAY_TOPIC, body, properties=properties, message_group=self._groups[body]
         )
-        await self.send_one(producer, message)
+        await self.send_one(producer, message, keeps_properties=False)
 
     def _arrives(self, seen: Seen) -> None:
         body, properties = seen.body, seen.properties

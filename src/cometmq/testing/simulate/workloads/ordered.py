@@ -25,6 +25,7 @@ class OrderedWorkload(Workload):
     """Handlers see each queue in order, whichever member holds it."""
 
     name: ClassVar[str] = "ordered"
+    calm_steps: ClassVar[int] = 6
     topic: ClassVar[str] = "Ordered"
     order: ClassVar[Literal["queue", "group"]] = "queue"
 
@@ -33,6 +34,7 @@ class OrderedWorkload(Workload):
         self._passed: defaultdict[object, int] = defaultdict(lambda: -1)
         cluster.watch(self.topic, self.never_twice)
         self.readers = cluster.watch_group(f"{self.name}-readers", is_alone=True)
+        self.calm_group(f"{self.name}-readers")
         first, second = cluster.clients
         cluster.role(f"{self.name} send", first, lambda: self.send_all(first, self._step))
         cluster.role(f"{self.name} one", second, lambda: self.consume(self._member(1)))
@@ -41,6 +43,10 @@ class OrderedWorkload(Workload):
     async def _step(self, producer: Producer) -> None:
         group = f"group-{self.chance.randrange(GROUPS)}"
         await self.send_one(producer, Message(self.topic, self.new_body(), message_group=group))
+
+    async def calm_step(self, producer: Producer) -> None:
+        """Send as before."""
+        await self._step(producer)
 
     def _member(self, number: int) -> PushConsumer:
         node = self.cluster.clients[number]

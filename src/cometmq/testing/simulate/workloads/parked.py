@@ -43,7 +43,7 @@ class ParkedWorkload(Workload):
         """Bodies that an operator skipped or tried to skip."""
         self._passed: defaultdict[object, int] = defaultdict(lambda: -1)
         cluster.watch(TOPIC, self._arrives)
-        cluster.watch(park_topic(READERS), self._is_parked)
+        cluster.watch(park_topic(READERS), self._is_parked, is_sent=False)
         self.readers = cluster.watch_group(READERS, lambda seen: seen.position[1] == TOPIC)
         first, second = cluster.clients
         cluster.role("parked send", first, lambda: self.send_all(first, self._step))
@@ -55,7 +55,7 @@ class ParkedWorkload(Workload):
 
     async def _step(self, producer: Producer) -> None:
         group = f"group-{self.chance.randrange(GROUPS)}"
-        body = self.new_body() + self.chance.choice([b"good", b"good", b"good", b"bad"])
+        body = self.new_body(self.chance.choice([b"good", b"good", b"good", b"bad"]))
         await self.send_one(producer, Message(TOPIC, body, message_group=group))
 
     def _arrives(self, seen: Seen) -> None:

@@ -15,18 +15,24 @@ from cometmq.testing.simulate.workloads.base import Workload
 __all__ = ["PlainWorkload"]
 
 TOPIC: Final = "Plain"
+TAG_A: Final = "AaAa"
+TAGS_ALIKE: Final = ("BBBB", "AaBB")
+"""Tags with the hash of `TAG_A`: brokers deliver their messages, and consumers must not."""
 
 
 class PlainWorkload(Workload):
     """Every acknowledged message is at its offset, stored once, and handled where it matches."""
 
     name: ClassVar[str] = "plain"
+    calm_steps: ClassVar[int] = 8
 
     def start(self) -> None:
         cluster = self.cluster
         cluster.watch(TOPIC, self.never_twice)
         self.all = cluster.watch_group("plain-all")
         self.tagged = cluster.watch_group("plain-a", _is_a, is_alone=True)
+        self.calm_group("plain-all")
+        self.calm_group("plain-a", _is_a)
         first, second = cluster.clients
         cluster.role("plain send", first, lambda: self.send_all(first, self._step))
         cluster.role("plain one", first, lambda: self.consume(self._member(0)))
@@ -42,16 +48,24 @@ class PlainWorkload(Workload):
 
     def _tag_member(self) -> PushConsumer:
         node = self.cluster.clients[1]
-        return self.consumer(node, 0, TOPIC, self._handle, self.tagged, "A || C")
+        return self.consumer(node, 0, TOPIC, self._handle, self.tagged, f"{TAG_A} || C")
 
     async def _step(self, producer: Producer) -> None:
-        tags = self.chance.choice(["A", "B", None])
+        tags = self.chance.choice([TAG_A, *TAGS_ALIKE, "B", None])
         if self.chance.random() < 0.7:
-            await self.send_one(producer, Message(TOPIC, self.new_body(), tags=tags))
+            properties = {"colour": self.chance.choice(["red", "grün", "=|;"]), "empty": " "}
+            message = Message(TOPIC, self.new_body(), tags=tags, properties=properties)
+            await self.send_one(producer, message)
             return
         batch = [Message(TOPIC, self.new_body(), tags=tags) for _ in range(4)]
         for message, sent in zip(batch, await producer.send_batch(batch), strict=True):
             self.note(message.body, sent)
+
+    async def calm_step(self, producer: Producer) -> None:
+        """Send to one queue, so that a message may come while the last one is pulled."""
+        queues = await producer.fetch_publish_queues(TOPIC)
+        message = Message(TOPIC, self.new_body(), tags=TAG_A)
+        self.note(message.body, await producer.send(message, queue=queues[0]))
 
     def unsettled(self) -> str | None:
         if not self.is_sent:
@@ -73,4 +87,4 @@ class PlainWorkload(Workload):
 
 
 def _is_a(seen: Seen) -> bool:
-    return seen.properties.get("TAGS") == "A"
+    return seen.properties.get("TAGS") == TAG_A

@@ -26,12 +26,14 @@ class QueueOrderWorkload(Workload):
     """Queues store and deliver the acknowledged messages of a message group in send order."""
 
     name: ClassVar[str] = "queue-order"
+    calm_steps: ClassVar[int] = 6
 
     def start(self) -> None:
         cluster = self.cluster
         cluster.watch(TOPIC, self.never_twice)
         self.readers = cluster.watch_group("in-order")
         self._acknowledged_numbers: set[int] = set()
+        self.calm_group("in-order")
         first, second = cluster.clients
         cluster.role("order send", first, lambda: self.send_all(first, self._step))
         cluster.role("order one", first, lambda: self._read(first, 0))
@@ -41,6 +43,10 @@ class QueueOrderWorkload(Workload):
         body = self.new_body()
         group = f"group-{self.chance.randrange(GROUPS)}"
         await self.send_one(producer, Message(TOPIC, body, message_group=group))
+
+    async def calm_step(self, producer: Producer) -> None:
+        """Send as before."""
+        await self._step(producer)
 
     def _reader(self, node: Node, number: int, last: dict[MessageQueue, int]) -> PullConsumer:
         def changed(added: Sequence[MessageQueue], removed: Sequence[MessageQueue]) -> None:
@@ -81,6 +87,7 @@ class QueueOrderWorkload(Workload):
                     f"queue-order: {queue} was handed out at {before}, then at {queue_offset}"
                 )
             last[queue] = queue_offset
+            self.note_begun("in-order", bytes(message.body))
             self.readers.decided.add(position_of(message))
             self.readers.bodies.add(bytes(message.body))
 

@@ -23,6 +23,7 @@ class RecalledWorkload(DelayedWorkload):
     """A recalled message never comes; of a rescheduled message the old or the new one comes."""
 
     name: ClassVar[str] = "recalled"
+    calm_steps: ClassVar[int] = 0
     topic: ClassVar[str] = "Recalled"
 
     def start(self) -> None:
@@ -53,7 +54,7 @@ class RecalledWorkload(DelayedWorkload):
     def _message(self) -> Message:
         body = self.new_body()
         due_ms = self.cluster.world.clock.now_ms() + self.chance.randrange(SOON_MS, LATE_MS)
-        self._due_ms[body] = due_ms
+        self._note_due(body, due_ms=due_ms)
         return Message(self.topic, body, deliver_time_ms=due_ms)
 
     async def _move(self, producer: Producer, old: bytes, sent: SendResult) -> None:
@@ -81,10 +82,10 @@ class RecalledWorkload(DelayedWorkload):
     def unsettled(self) -> str | None:
         if not self.is_sent:
             return "not everything is sent"
-        missing = self.acknowledged.keys() - self._arrived - self._in_doubt
+        missing = self.acknowledged.keys() - self._arrived.keys() - self._in_doubt
         if missing:
             return f"{min(missing)[:30]!r} was never delivered"
         for old, new in self._pairs:
-            if not self._arrived & {old, new}:
+            if not self._arrived.keys() & {old, new}:
                 return f"neither {old[:30]!r} nor its successor {new[:30]!r} came"
         return None

@@ -69,6 +69,7 @@ class StagingWorkload(Workload):
                 writer = staging.part(batch_id, str(part))
                 for row in range(part, ROWS, 2):
                     body = b"batch/%d/%d/" % (batch_id, row) + b"." * 50
+                    self.cluster.sent.setdefault(body, {})
                     await writer.add(TOPIC, body, message_group=f"g{row % 5}" if row % 3 else None)
                 parts.append(await writer.finish())
             await staging.publish(batch_id, parts)

@@ -23,5 +23,5 @@ class TimedWorkload(DelayedWorkload):
     async def _step(self, producer: Producer) -> None:
         body = self.new_body()
         due_ms = self.cluster.world.clock.now_ms() + self.chance.randrange(SOON_MS, LATE_MS)
-        self._due_ms[body] = due_ms
+        self._note_due(body, due_ms=due_ms)
         await self.send_one(producer, Message(self.topic, body, deliver_time_ms=due_ms))
