@@ -107,6 +107,7 @@ def test_no_module_comes_back_to_itself() -> None:
         raise AssertionError(" <- ".join(error.args[1])) from None
 
 
+@pytest.mark.timeout(300)
 def test_every_room_imports_alone_and_every_module_imports() -> None:
     """Each room and each package imports first in an empty state, and every module imports.
 

@@ -313,20 +313,24 @@ def test_asynchronous_flush_waits_for_pages_or_time() -> None:
     assert rig.store.flushed_offset > flushed
 
 
-def test_listener_hears_watched_queues_only() -> None:
+@pytest.mark.parametrize("is_sync_flush", [False, True])
+def test_listener_hears_watched_queues_only(is_sync_flush: bool) -> None:
     """`watch` switches it on, `unwatch` off; a batch tells each of its codes."""
-    rig = Rig()
+    rig = Rig(is_sync_flush=is_sync_flush)
     arrived: list[tuple[str, int, int, int]] = []
     rig.store.arrival_listener = lambda *event: arrived.append(event)
     rig.put("A", 1)
+    rig.tick()
     rig.store.watch("A", 1)
     rig.put("A", 1, tags_code=4)
     rig.put("A", 2)
     rig.store.put_batch(
         "A", 1, [BatchItem(0, b"", b"", 4, None), BatchItem(0, b"", b"", 9, None)], born_host=HOST
     )
+    rig.tick()
     rig.store.unwatch("A", 1)
     rig.put("A", 1)
+    rig.tick()
     assert arrived[0] == ("A", 1, 2, 4)
     assert sorted(arrived[1:]) == [("A", 1, 4, 4), ("A", 1, 4, 9)]
 

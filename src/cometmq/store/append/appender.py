@@ -392,8 +392,7 @@ class Appender:
             self._keys += zip(repeat(topic), offsets, repeat(store_ms), keys)
         self.last_store_ms = store_ms
         queue_offset = queue.max
-        arrived = codes[-1:] if self._is_sync else set(codes)
-        self.add_units(queue, units, len(codes), position, end, store_ms, arrived)
+        self.add_units(queue, units, len(codes), position, end, store_ms, set(codes))
         return PutResult(position, queue_offset, end, tuple(offsets))
 
     def put_batch(
@@ -439,7 +438,7 @@ class Appender:
             self._keys += zip(repeat(topic), offsets, repeat(store_ms), keys)
         self.last_store_ms = store_ms
         queue_offset = queue.max
-        codes = [items[-1].tags_code] if self._is_sync else {item.tags_code for item in items}
+        codes = {item.tags_code for item in items}
         self.add_units(queue, units, len(items), position, end, store_ms, codes)
         return PutResult(position, queue_offset, end, tuple(offsets))
 
