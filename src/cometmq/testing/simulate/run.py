@@ -19,7 +19,7 @@ from cometmq.testing.network import NetworkFaults
 from cometmq.testing.simulate.broker_part import CheckFailed
 from cometmq.testing.simulate.cluster import Cluster
 from cometmq.testing.simulate.faults import inject, make_peace
-from cometmq.testing.simulate.lives import shorter_lives
+from cometmq.testing.simulate.lives import lock_life_ms, shorter_lives
 from cometmq.testing.simulate.plan import BUSY_S, Plan
 from cometmq.testing.simulate.workloads import WORKLOADS, Workload
 from cometmq.testing.simulation import World, simulate
@@ -30,6 +30,8 @@ SETTLE_S = 400.0
 """Virtual seconds from the last fault until everything must be at rest."""
 QUIET_S = 45.0
 """Virtual seconds in which each client finds its brokers again: it asks for routes every 30 s."""
+LOCKS_ASKED_S = 25.0
+"""Virtual seconds in which a member asks for the queue locks that a killed one has left."""
 REST_S = 4.0
 """Virtual seconds at rest in which late messages would still appear."""
 
@@ -124,7 +126,10 @@ class _PlanRun:
     async def _stay_calm(self, cluster: Cluster) -> None:
         """Wait until everything is connected again, then send without faults, and be strict."""
         observe_every_s, cluster.observe_every_s = cluster.observe_every_s, 1.0
-        await self._wait(cluster, QUIET_S)
+        quiet_s = QUIET_S
+        if self.plan.faults:
+            quiet_s = max(quiet_s, lock_life_ms(self.plan.lives) / 1000 + LOCKS_ASKED_S)
+        await self._wait(cluster, quiet_s)
         cluster.observe_every_s = observe_every_s
         for workload in self.workloads:
             workload.begin_calm()
