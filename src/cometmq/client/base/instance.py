@@ -155,7 +155,10 @@ class _Tasks:
 
     def _task_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        # A task learns so that its client was shut down meanwhile; that is its end, not a failure.
+        if not isinstance(error, ClientClosed):
             log.error("%s of %s failed", task.get_name(), self.client_id, exc_info=error)
 
     async def every(self, interval_ms: int, work: Callable[[], Awaitable[object]]) -> None:
