@@ -56,7 +56,10 @@ class ForkingServer:
 
     def ended(self) -> str:
         """Wait for the end of the process, check exit code 0 and return its log."""
-        status = self.process.wait(WAIT_S)
+        try:
+            status = self.process.wait(WAIT_S)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"the process does not end:\n{self.log}")
         self._reader.join(WAIT_S)
         assert status == 0, self.log
         return self.log

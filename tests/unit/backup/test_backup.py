@@ -1,9 +1,12 @@
 """Backups of the store of a running broker, and the stores that are made of them."""
 
+import signal
+import subprocess
+import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from cometmq.backup.repository import FolderRepository, Repository, open_reposit
 from cometmq.backup.restore import Restored, restore_backup
 from cometmq.cli.main import root
 from cometmq.cli.terminal.exit_codes import STORE
-from cometmq.errors import ConfigError, StoreCorrupt, StoreError
+from cometmq.errors import ConfigError, DiskFull, StoreCorrupt, StoreError
 from cometmq.store.base.disk import RealDisk
 from cometmq.store.offline.inspect import read_records
 from cometmq.store.offline.verify import verify_store
@@ -307,6 +310,58 @@ def test_the_commands(cluster: EmbeddedCluster, tmp_path: Path) -> None:
         run("restore", folder, made)
     assert "deleted" in run("delete", folder, "monday", "--yes").stdout
     assert manifests(open_repository(folder)) == []
+
+
+class FullFolder(FolderRepository):
+    """A folder that takes so many files, and then none until it is emptied."""
+
+    room = 0
+
+    def write(self, path: str, blocks: Iterable[bytes]) -> None:
+        if not self.room:
+            raise DiskFull(f"no space for {path}")
+        self.room -= 1
+        super().write(path, blocks)
+
+
+@pytest.mark.parametrize("room", [0, 1, 3])
+def test_a_backup_that_ends_in_the_middle_is_none(
+    room: int, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    """A full disk, or a process that dies there: no such backup, and the next try makes it."""
+    send(cluster, range(100))
+    repository = FullFolder(tmp_path / "repository")
+    repository.room = room
+    with pytest.raises(DiskFull):
+        create_backup(cluster.store_path, repository, "b", 1)
+    assert repository.room == 0
+    assert manifests(repository) == []
+    repository.room = 1_000
+    manifest = create_backup(cluster.store_path, repository, "b", 2).manifest
+    assert check_backup(repository, manifest) == []
+    assert numbers_in(restore(repository, manifest, tmp_path)[0]) == list(range(100))
+
+
+def test_a_backup_process_is_killed(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """kill -9 before the manifest: the repository has no backup, and the store is as it was."""
+    send(cluster, range(100))
+    folder = tmp_path / "repository"
+    script = (
+        "import os, signal, sys\n"
+        "from cometmq.backup import create\n"
+        "create.encode = lambda manifest: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "from cometmq.backup import repository\n"
+        "create.create_backup(sys.argv[1], repository.open_repository(sys.argv[2]), 'b', 1)\n"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", script, cluster.store_path, str(folder)], check=False, timeout=60
+    )
+    assert killed.returncode == -signal.SIGKILL, "the step was not reached"
+    repository = open_repository(str(folder))
+    assert repository.exists("snapshots/b/tail")
+    assert manifests(repository) == []
+    manifest = create_backup(cluster.store_path, repository, "b", 2).manifest
+    assert numbers_in(restore(repository, manifest, tmp_path)[0]) == list(range(100))
 
 
 def test_a_repository_belongs_to_one_store(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ Source: SlaveSynchronize of RocketMQ 5.4.0, which copies every 60 s.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeVar
 
 from cometmq.broker.base.state import BrokerState
 from cometmq.broker.delay.levels.schedule import ScheduleService
@@ -35,6 +35,8 @@ from cometmq.wire.command.command import RemotingCommand
 __all__ = ["TableCopier"]
 
 log = logging.getLogger("cometmq.broker")
+
+T = TypeVar("T")
 
 ASK_TIMEOUT_MS: Final = 5000
 PAGE: Final = 2000
@@ -83,32 +85,29 @@ class TableCopier:
     # -- topics and groups ------------------------------------------------------------------
 
     async def _topics(self, master: str) -> dict[str, TopicConfig]:
-        topics: dict[str, TopicConfig] = {}
-        while True:
-            page = await self._ask(
-                master,
-                RequestCode.GET_ALL_TOPIC_CONFIG,
-                {"topicSeq": str(len(topics)), "maxTopicNum": str(PAGE), "dataVersion": ""},
-            )
-            part = decode_topic_config_wrapper(page.body).topics
-            before = len(topics)
-            topics |= part
-            if _is_last(page, "totalTopicNum", before, len(topics)):
-                return topics
+        code = RequestCode.GET_ALL_TOPIC_CONFIG
+        return await self._pages(
+            master, code, "Topic", lambda raw: decode_topic_config_wrapper(raw).topics
+        )
 
     async def _groups(self, master: str) -> dict[str, SubscriptionGroupConfig]:
-        groups: dict[str, SubscriptionGroupConfig] = {}
+        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+        return await self._pages(
+            master, code, "Group", lambda raw: decode_group_config_wrapper(raw).groups
+        )
+
+    async def _pages(
+        self, master: str, code: RequestCode, kind: str, decode: Callable[[bytes], Mapping[str, T]]
+    ) -> dict[str, T]:
+        """Ask for a table page by page; `kind` is part of the names of the fields."""
+        rows: dict[str, T] = {}
         while True:
-            page = await self._ask(
-                master,
-                RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-                {"groupSeq": str(len(groups)), "maxGroupNum": str(PAGE), "dataVersion": ""},
-            )
-            part = decode_group_config_wrapper(page.body).groups
-            before = len(groups)
-            groups |= part
-            if _is_last(page, "totalGroupNum", before, len(groups)):
-                return groups
+            before = len(rows)
+            fields = {f"{kind.lower()}Seq": str(before), f"max{kind}Num": str(PAGE)}
+            page = await self._ask(master, code, fields | {"dataVersion": ""})
+            rows |= decode(page.body)
+            if _is_last(page, f"total{kind}Num", before, len(rows)):
+                return rows
 
     def _take_topics(self, topics: Mapping[str, TopicConfig]) -> None:
         state, now_ms = self._state, self._state.env.clock.now_ms()

@@ -159,7 +159,7 @@ def verify_store(
         StoreError: the path is not a directory.
     """
     report = _Verifier(disk, root, progress, delays_ms).run()
-    for block in find_rotten(disk, f"{root}/commitlog", root):
+    for block in find_rotten(disk, f"{root}/commitlog", root, progress):
         report.finding_count += 1
         text = f"{block.size} bytes are not those that were sealed: the disk changed them"
         report.findings.append(Finding(FindingKind.DAMAGE, block.path, block.position, text))

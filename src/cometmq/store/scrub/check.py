@@ -36,12 +36,20 @@ class RottenBlock(NamedTuple):
     """Of the bytes that were sealed."""
 
 
-def find_rotten(disk: Disk, log_path: str, root: str) -> Iterator[RottenBlock]:
+def find_rotten(
+    disk: Disk, log_path: str, root: str, progress: Callable[[str, int, int], None] | None = None
+) -> Iterator[RottenBlock]:
     """Yield the rotten blocks of a store's log.  Blocks.
 
     A file that somebody wrote into since its digest is passed over.
+
+    Args:
+        progress: called with a text, the files done and the files in all.
     """
-    for digest in load_digests(disk, root).values():
+    digests = load_digests(disk, root)
+    for done, digest in enumerate(digests.values()):
+        if progress is not None:
+            progress("digests", done, len(digests))
         path = f"{log_path}/{file_name(digest)}"
         if not disk.exists(path) or disk.mtime_ms(path) != digest.mtime_ms:
             continue

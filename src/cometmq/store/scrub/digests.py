@@ -6,7 +6,7 @@ has only a CRC of its body, and RocketMQ's readers do not look at it.
 
 The file has a line of JSON for each log file, with a CRC-32 of the line in front::
 
-    d6b1f9a0 {"start":0,"mtime_ms":1764296000000,"looked_ms":1764296001000,"crcs":["1f0c…", …]}
+    d6b1f9a0 {"start":0,"mtime_ms":1764296000000,"looked_ms":1764296001000,"crcs":[520093696,…]}
 
 A line that does not have its CRC is left out: the digest is made again.  The whole file is replaced
 at each change.  Java ignores it.

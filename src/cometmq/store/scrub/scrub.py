@@ -35,6 +35,8 @@ __all__ = ["ScrubCounts", "Scrubber"]
 
 _LOG: Final = logging.getLogger("cometmq.store")
 _PIECE_BYTES: Final = 8 << 20
+_LOOK_MS: Final = 1_000
+"""How often the tour looks for a file that is due."""
 _RETRY_MS: Final = 60_000
 """Pause after a piece that could not be read or digests that could not be written."""
 
@@ -109,6 +111,7 @@ class Scrubber:
         if self._pass is None or self._pass.mapped not in self._log.files:
             self._pass = self._next_pass(now_ms)
             if self._pass is None:
+                self._next_ms = now_ms + _LOOK_MS
                 return
         self._read(self._pass, now_ms)
 
