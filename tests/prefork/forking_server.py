@@ -1,6 +1,7 @@
 """A server as a process, whose lines a test waits for."""
 
 import re
+import signal
 import subprocess
 import threading
 import time
@@ -59,6 +60,9 @@ class ForkingServer:
         try:
             status = self.process.wait(WAIT_S)
         except subprocess.TimeoutExpired:
+            # With PYTHONFAULTHANDLER the process says where each of its threads stands.
+            self.process.send_signal(signal.SIGABRT)
+            self._reader.join(5)
             pytest.fail(f"the process does not end:\n{self.log}")
         self._reader.join(WAIT_S)
         assert status == 0, self.log

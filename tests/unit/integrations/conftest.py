@@ -48,6 +48,7 @@ def serving(
             **os.environ,
             "NAMESRV_ADDR": name_server,
             "PYTHONUNBUFFERED": "1",
+            "PYTHONFAULTHANDLER": "1",
             "PYTHONPATH": os.pathsep.join(path),
             **environment,
         },
