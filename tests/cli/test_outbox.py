@@ -11,10 +11,11 @@ from cometmq import Message
 from cometmq.cli.main import root
 from cometmq.patterns.outbox import Outbox
 from cometmq.patterns.outbox.table import DEAD, OUTBOX
+from cometmq.patterns.reliable import ReliableMessages
 
 
-def test_status_dead_and_retry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The three commands show the same rows, found by option or by variable."""
+def test_status_dead_retry_and_undecided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands show the same rows, found by option or by variable."""
     url = f"sqlite:///{tmp_path / 'shop.db'}"
     engine = create_engine(url)
     outbox = Outbox(engine)
@@ -29,6 +30,9 @@ def test_status_dead_and_retry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             .where(OUTBOX.c.order_key == "o2")
             .values(state=DEAD, tries=20, error="NoRoute: no broker")
         )
+    ids = [
+        ReliableMessages(outbox, lambda message: None).prepare(Message("Paid", b"")) for _ in "12"
+    ]
     engine.dispose()
 
     def command(*words: str) -> str:
@@ -44,3 +48,7 @@ def test_status_dead_and_retry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert command("retry", "1") == "0 rows are sent again\n"
     assert command("retry") == "1 rows are sent again\n"
     assert "no row is dead" in command("dead")
+    assert command("undecided").count("Paid") == 2
+    assert command("confirm", str(ids[0])) == "1 rows are confirmed\n"
+    assert command("drop", *map(str, ids)) == "1 of 2 rows are dropped\n"
+    assert "no row is undecided" in command("undecided")

@@ -50,9 +50,9 @@ def message_of(
 
 
 @contextmanager
-def plain_engine(path: Path) -> Iterator[Engine]:
+def plain_engine(path: Path, name: str = "plain.db") -> Iterator[Engine]:
     """SQLite in a file."""
-    engine = create_engine(f"sqlite:///{path / 'plain.db'}")
+    engine = create_engine(f"sqlite:///{path / name}")
     try:
         yield engine
     finally:

@@ -117,7 +117,7 @@ def test_a_failed_row_waits_and_its_key_waits_behind_it(tmp_path: Path) -> None:
             clock.now += 1_999
             assert await relay.run_once() == 0, "the second pause is two seconds"
             assert await outbox.status() == OutboxStatus(3, 1, 0, 2_999)
-            assert await relay._next_due_ms() == 1
+            assert await relay._wait_ms() == 1
             broker.refused.clear()
             clock.now += 1
             await relay.run_once()

@@ -12,7 +12,7 @@ import click
 from cometmq.cli.terminal.options import json_option, name_server_option, set_up_logging
 
 if TYPE_CHECKING:
-    from cometmq.patterns.outbox import Outbox
+    from cometmq.patterns.outbox import Outbox, OutboxRow
 
 __all__ = ["outbox"]
 
@@ -49,7 +49,7 @@ def _open(url: str) -> "Outbox":
 @click.option("--metrics", is_flag=True, help="Print the figures in Prometheus's text format.")
 @click.pass_context
 def status(ctx: click.Context, url: str, as_json: bool, metrics: bool) -> None:
-    """Print how many rows wait, are tried again and are dead, and the age of the oldest."""
+    """Print how many rows wait, are tried again, are dead and undecided, and the oldest ages."""
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_listing
 
@@ -62,6 +62,8 @@ def status(ctx: click.Context, url: str, as_json: bool, metrics: bool) -> None:
         "retrying": figures.retrying,
         "dead": figures.dead,
         "oldest_ms": figures.oldest_ms,
+        "prepared": figures.prepared,
+        "prepared_oldest_ms": figures.prepared_oldest_ms,
     }
     print_listing([row], as_json=as_json, empty="")
 
@@ -74,9 +76,13 @@ def status(ctx: click.Context, url: str, as_json: bool, metrics: bool) -> None:
 def dead(ctx: click.Context, url: str, as_json: bool, count: int) -> None:
     """List the oldest dead rows, with the error of the last try."""
     set_up_logging(ctx)
+    _print_rows(_open(url).dead_rows(count), as_json=as_json, empty="no row is dead")
+
+
+def _print_rows(rows: "list[OutboxRow]", *, as_json: bool, empty: str) -> None:
     from cometmq.cli.terminal.output import print_listing
 
-    rows = [
+    listing = [
         {
             "id": row.id,
             "created": datetime.fromtimestamp(row.created_ms / 1000, tz=UTC).isoformat(
@@ -87,9 +93,9 @@ def dead(ctx: click.Context, url: str, as_json: bool, count: int) -> None:
             "tries": row.tries,
             "error": row.error,
         }
-        for row in _open(url).dead_rows(count)
+        for row in rows
     ]
-    print_listing(rows, as_json=as_json, empty="no row is dead")
+    print_listing(listing, as_json=as_json, empty=empty)
 
 
 @outbox.command("retry", short_help="Send dead rows again.")
@@ -101,6 +107,46 @@ def retry(ctx: click.Context, ids: tuple[int, ...], url: str) -> None:
     set_up_logging(ctx)
     count = _open(url).retry_dead(ids or None)
     click.echo(f"{count} rows are sent again")
+
+
+@outbox.command("undecided", short_help="Prepared rows that nobody has decided.")
+@_database_option
+@json_option
+@click.option("--count", default=100, show_default=True, help="List at most so many rows.")
+@click.pass_context
+def undecided(ctx: click.Context, url: str, as_json: bool, count: int) -> None:
+    """List the oldest prepared rows, with the number of checks and the last one's error."""
+    set_up_logging(ctx)
+    _print_rows(_open(url).undecided_rows(count), as_json=as_json, empty="no row is undecided")
+
+
+@outbox.command("confirm", short_help="Let prepared rows be sent.")
+@click.argument("ids", type=int, nargs=-1, required=True, metavar="ID...")
+@_database_option
+@click.pass_context
+def confirm(ctx: click.Context, ids: tuple[int, ...], url: str) -> None:
+    """Let the prepared rows with these IDs be sent."""
+    set_up_logging(ctx)
+    from cometmq.patterns.reliable import ReliableMessages
+
+    reliable = ReliableMessages(_open(url), lambda message: None)
+    for row_id in ids:
+        reliable.confirm(row_id)
+    click.echo(f"{len(ids)} rows are confirmed")
+
+
+@outbox.command("drop", short_help="Forget prepared rows.")
+@click.argument("ids", type=int, nargs=-1, required=True, metavar="ID...")
+@_database_option
+@click.pass_context
+def drop(ctx: click.Context, ids: tuple[int, ...], url: str) -> None:
+    """Forget the prepared rows with these IDs; they are never sent."""
+    set_up_logging(ctx)
+    from cometmq.patterns.reliable import ReliableMessages
+
+    reliable = ReliableMessages(_open(url), lambda message: None)
+    count = sum(bool(reliable.drop(row_id)) for row_id in ids)
+    click.echo(f"{count} of {len(ids)} rows are dropped")
 
 
 @outbox.command("relay", short_help="Send an outbox's rows, in the foreground.")

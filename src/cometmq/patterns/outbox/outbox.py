@@ -1,6 +1,7 @@
 """Adds messages in a session's transaction, and shows and changes what waits."""
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,10 +12,12 @@ from sqlalchemy.orm import Session, object_session, registry
 
 from cometmq import Message
 from cometmq.patterns.base.clock import Clock, now_ms
-from cometmq.patterns.base.sql import AnyEngine, Database, insert_new
+from cometmq.patterns.base.metrics import gauges
+from cometmq.patterns.base.sql import AnyEngine, Database, insert_new, short_key
 from cometmq.patterns.outbox.table import (
     DEAD,
     OUTBOX,
+    PREPARED,
     RELAYS,
     SHARD_COUNT,
     SHARDS,
@@ -74,16 +77,22 @@ class OutboxStatus:
     dead: int
     oldest_ms: int
     """The age of the oldest waiting row; 0 without one."""
+    prepared: int = 0
+    """Rows that the program has not decided yet: see `cometmq.patterns.reliable`."""
+    prepared_oldest_ms: int = 0
+    """The age of the oldest of them; 0 without one."""
 
     def metrics(self) -> str:
         """The figures in the text format of Prometheus."""
         figures = {
-            "cometmq_outbox_waiting": self.waiting,
-            "cometmq_outbox_retrying": self.retrying,
-            "cometmq_outbox_dead": self.dead,
-            "cometmq_outbox_oldest_seconds": self.oldest_ms / 1000,
+            "waiting": self.waiting,
+            "retrying": self.retrying,
+            "dead": self.dead,
+            "oldest_seconds": self.oldest_ms / 1000,
+            "prepared": self.prepared,
+            "prepared_oldest_seconds": self.prepared_oldest_ms / 1000,
         }
-        return "".join(f"# TYPE {name} gauge\n{name} {value}\n" for name, value in figures.items())
+        return gauges("outbox", figures)
 
 
 class Outbox:
@@ -135,30 +144,85 @@ class Outbox:
         for waker in self.wakers:
             waker()
 
+    def run_and_wake(self, work: Callable[[Connection], Any]) -> Any:
+        """Run a change in a transaction, and let relays begin; a coroutine of an asyncio engine."""
+
+        def notifying(connection: Connection) -> Any:
+            result = work(connection)
+            if connection.dialect.name == "postgresql":
+                connection.execute(select(func.pg_notify(CHANNEL, "")))
+            return result
+
+        result = self.database.run(notifying)
+        if inspect.isawaitable(result):
+            return self._wake_after(result)
+        self.wake()
+        return result
+
+    async def _wake_after(self, running: Any) -> Any:
+        result = await running
+        self.wake()
+        return result
+
+    def find(self, row_id: int) -> Any:
+        """The `OutboxRow` with this id, or None; a coroutine with an asyncio engine."""
+        query = select(*ROW_COLUMNS).where(OUTBOX.c.id == row_id)
+
+        def work(connection: Connection) -> OutboxRow | None:
+            row = connection.execute(query).one_or_none()
+            return None if row is None else OutboxRow(**row._mapping)
+
+        return self.database.run(work)
+
+    def rows_of(self, message_group: str, count_max: int = 100) -> Any:
+        """The oldest rows of a group, a list of `OutboxRow`; a coroutine with an asyncio engine."""
+        return self._rows(OUTBOX.c.order_key == short_key(message_group), count_max)
+
+    def _rows(self, condition: Any, count_max: int) -> Any:
+        query = select(*ROW_COLUMNS).where(condition).order_by(OUTBOX.c.id).limit(count_max)
+
+        def work(connection: Connection) -> list[OutboxRow]:
+            return [OutboxRow(**row._mapping) for row in connection.execute(query)]
+
+        return self.database.run(work)
+
     def status(self) -> Any:
         """The `OutboxStatus`; a coroutine with an asyncio engine."""
-        query = select(
-            func.sum(case((OUTBOX.c.state == WAITING, 1), else_=0)),
-            func.sum(case(((OUTBOX.c.state == WAITING) & (OUTBOX.c.tries > 0), 1), else_=0)),
-            func.sum(case((OUTBOX.c.state == DEAD, 1), else_=0)),
-            func.min(case((OUTBOX.c.state == WAITING, OUTBOX.c.created_ms))),
+        query = (
+            select(
+                OUTBOX.c.state,
+                func.count(),
+                func.sum(case((OUTBOX.c.tries > 0, 1), else_=0)),
+                func.min(OUTBOX.c.created_ms),
+            )
+            .where(OUTBOX.c.state.in_((WAITING, DEAD, PREPARED)))
+            .group_by(OUTBOX.c.state)
         )
 
         def work(connection: Connection) -> OutboxStatus:
-            waiting, retrying, dead, oldest = connection.execute(query).one()
-            age_ms = 0 if oldest is None else max(0, self.clock() - int(oldest))
-            return OutboxStatus(int(waiting or 0), int(retrying or 0), int(dead or 0), age_ms)
+            now = self.clock()
+            rows = {row[0]: row for row in connection.execute(query)}
+            _, waiting, retrying, oldest = rows.get(WAITING, ("", 0, 0, now))
+            _, dead, _, _ = rows.get(DEAD, ("", 0, 0, now))
+            _, prepared, _, prepared_oldest = rows.get(PREPARED, ("", 0, 0, now))
+            return OutboxStatus(
+                waiting,
+                int(retrying),
+                dead,
+                max(0, now - oldest),
+                prepared,
+                max(0, now - prepared_oldest),
+            )
 
         return self.database.run(work)
 
     def dead_rows(self, count_max: int = 100) -> Any:
         """The oldest dead rows, a list of `OutboxRow`; a coroutine with an asyncio engine."""
-        query = select(*ROW_COLUMNS).where(OUTBOX.c.state == DEAD).order_by(OUTBOX.c.id)
+        return self._rows(OUTBOX.c.state == DEAD, count_max)
 
-        def work(connection: Connection) -> list[OutboxRow]:
-            return [OutboxRow(**row._mapping) for row in connection.execute(query.limit(count_max))]
-
-        return self.database.run(work)
+    def undecided_rows(self, count_max: int = 100) -> Any:
+        """The oldest prepared rows, a list of `OutboxRow`; a coroutine with an asyncio engine."""
+        return self._rows(OUTBOX.c.state == PREPARED, count_max)
 
     def retry_dead(self, ids: Sequence[int] | None = None) -> Any:
         """Let dead rows (None: all) be sent again: how many; a coroutine with an asyncio engine."""

@@ -13,18 +13,18 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
-from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, Protocol
 
 from sqlalchemy import Connection, delete, exists, func, or_, select, update
 
 from cometmq import Message, SendStatus
 from cometmq.errors import CometError, ConfigError, LocalProtocolError
+from cometmq.patterns.base.runner import Runner
 from cometmq.patterns.outbox.leases import lease_shards, release_shards
 from cometmq.patterns.outbox.listening import listen
 from cometmq.patterns.outbox.outbox import ROW_COLUMNS, Outbox
-from cometmq.patterns.outbox.table import DEAD, OUTBOX, WAITING, OutboxRow
+from cometmq.patterns.outbox.table import DEAD, DROPPED, OUTBOX, SENT, WAITING, OutboxRow
 
 __all__ = ["OnDead", "Relay", "SendsMessages"]
 
@@ -38,7 +38,7 @@ LEASE_MS: Final = 30_000
 PAUSE_MS: Final = 1_000
 PAUSE_MS_MAX: Final = 300_000
 TRIES: Final = 20
-STOP_S: Final = 10.0
+CLEAN_INTERVAL_MS: Final = 60_000
 ERROR_LENGTH_MAX: Final = 1_000
 _UNSURE: Final = (SendStatus.FLUSH_DISK_TIMEOUT, SendStatus.FLUSH_SLAVE_TIMEOUT)
 
@@ -51,7 +51,7 @@ class SendsMessages(Protocol):
         ...
 
 
-class Relay:
+class Relay(Runner):
     """Sends an outbox's rows; ``async with Relay(outbox, producer)`` runs it.
 
     Args:
@@ -64,6 +64,9 @@ class Relay:
         pause_ms: before the second try of a row; doubled for each further one.
         pause_ms_max: the longest such pause.
         tries_max: tries after which a row is dead.
+        pauses_ms: the pause after each failed try, instead of the three arguments above; a row is
+            dead when its try after the last pause fails.
+        keep_ms: how long rows that were sent stay in the table, marked; 0 deletes them at once.
         on_dead: called with each dead row; the log has a line in any case.
 
     Raises:
@@ -82,6 +85,8 @@ class Relay:
         pause_ms: int = PAUSE_MS,
         pause_ms_max: int = PAUSE_MS_MAX,
         tries_max: int = TRIES,
+        pauses_ms: Sequence[int] | None = None,
+        keep_ms: int = 0,
         on_dead: OnDead | None = None,
     ) -> None:
         numbers = {
@@ -95,30 +100,31 @@ class Relay:
         for label, value in numbers.items():
             if value < 1:
                 raise ConfigError(f"{label} of a Relay is {value}; give a number of at least 1")
+        if pauses_ms is not None and (not pauses_ms or min(pauses_ms) < 1):
+            raise ConfigError(f"pauses_ms of a Relay is {pauses_ms}; give numbers of at least 1")
         self.name = name or uuid.uuid4().hex
+        # Leases are renewed, and the shards of a relay that died are taken, in time.
+        super().__init__(f"relay {self.name}", min(poll_ms, max(1, lease_ms // 3)))
         self.sent_count = 0
         self._outbox = outbox
         self._transport = transport
-        self._batch_count = batch_count
-        # Leases are renewed, and the shards of a relay that died are taken, in time.
-        self._poll_ms = min(poll_ms, max(1, lease_ms // 3))
+        self._full_count = batch_count
         self._lease_ms = lease_ms
         self._pause_ms = pause_ms
         self._pause_ms_max = pause_ms_max
-        self._tries_max = tries_max
+        self._tries_max = tries_max if pauses_ms is None else len(pauses_ms) + 1
+        self._pauses_ms = pauses_ms
+        self._keep_ms = keep_ms
+        self._cleaned_ms = 0
         self._on_dead = on_dead
         self._shards: list[int] = []
         self._leased_at_ms = 0
         self._leased_until_ms = 0
-        self._wake = asyncio.Event()
-        self._is_stopping = False
-        self._tasks: list[asyncio.Task[None]] = []
         self._waker: Callable[[], None] | None = None
 
     # -- life -------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin to send in the background."""
         loop = asyncio.get_running_loop()
 
         def wake() -> None:
@@ -127,57 +133,18 @@ class Relay:
 
         self._waker = wake
         self._outbox.wakers.append(wake)
-        listening = listen(self._outbox.database.engine, self._wake)
-        self._tasks = [asyncio.create_task(self.run())]
-        if listening is not None:
-            self._tasks.append(asyncio.create_task(listening))
+        await super().start()
+
+    def _background(self) -> Coroutine[Any, Any, None] | None:
+        return listen(self._outbox.database.engine, self._wake)
 
     async def stop(self) -> None:
         """Wait for the pass under way, at most 10 s, and give up the shards."""
         if self._waker is not None:
             self._outbox.wakers.remove(self._waker)
             self._waker = None
-        self._is_stopping = True
-        self._wake.set()
-        if self._tasks:
-            await asyncio.wait(self._tasks[:1], timeout=STOP_S)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
+        await super().stop()
         await self._outbox.database.wait(lambda connection: release_shards(connection, self.name))
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.stop()
-
-    async def run(self) -> None:
-        """Send until it is cancelled; an error of the database is logged and tried again."""
-        while not self._is_stopping:
-            self._wake.clear()
-            wait_ms = self._poll_ms
-            try:
-                sent_count = await self.run_once()
-                if sent_count >= self._batch_count:
-                    continue
-                wait_ms = await self._next_due_ms()
-            except Exception as error:
-                log.warning("relay %s: %s; next try in %d ms", self.name, error, wait_ms)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_ms / 1000):
-                    await self._wait()
-
-    async def _wait(self) -> None:
-        if not self._is_stopping:
-            await self._wake.wait()
 
     # -- a pass -----------------------------------------------------------------------------
 
@@ -186,6 +153,7 @@ class Relay:
         await self._lease()
         if not self._shards:
             return 0
+        await self._clean()
         rows = await self._outbox.database.wait(self._due)
         if not rows:
             return 0
@@ -233,7 +201,7 @@ class Relay:
                 or_(OUTBOX.c.order_key == "", ~is_behind),
             )
             .order_by(OUTBOX.c.id)
-            .limit(self._batch_count)
+            .limit(self._full_count)
         )
         return [OutboxRow(**row._mapping) for row in connection.execute(query)]
 
@@ -263,16 +231,20 @@ class Relay:
         sent: Sequence[int],
         failed: Sequence[tuple[OutboxRow, Exception]],
     ) -> None:
-        """Delete what was sent, and set the next try of what failed."""
-        if sent:
-            connection.execute(delete(OUTBOX).where(OUTBOX.c.id.in_(sent)))
+        """Delete or mark what was sent, and set the next try of what failed."""
         now = self._outbox.clock()
+        rows = OUTBOX.c.id.in_(sent)
+        if sent and self._keep_ms:
+            kept = {"state": SENT, "due_ms": now + self._keep_ms, "error": ""}
+            connection.execute(update(OUTBOX).where(rows).values(**kept))
+        elif sent:
+            connection.execute(delete(OUTBOX).where(rows))
         for row, error in failed:
             tries = row.tries + 1
             text = f"{type(error).__name__}: {error}"[:ERROR_LENGTH_MAX]
             is_hopeless = isinstance(error, (LocalProtocolError, ConfigError))
             is_dead = is_hopeless or tries >= self._tries_max
-            pause_ms = min(self._pause_ms * 2 ** min(row.tries, 30), self._pause_ms_max)
+            pause_ms = self._pause_after(row.tries)
             connection.execute(
                 update(OUTBOX)
                 .where(OUTBOX.c.id == row.id)
@@ -285,8 +257,25 @@ class Relay:
             )
             if is_dead:
                 self._died(row, tries, text)
+            elif tries == self._tries_max - 1:
+                log.warning("row %d of the outbox: %s; one try is left", row.id, text)
             else:
                 log.info("row %d of the outbox: %s; next try in %d ms", row.id, text, pause_ms)
+
+    def _pause_after(self, tries: int) -> int:
+        """Milliseconds until the next try of a row that had so many before this one."""
+        if self._pauses_ms is not None:
+            return self._pauses_ms[min(tries, len(self._pauses_ms) - 1)]
+        return min(self._pause_ms << min(tries, 30), self._pause_ms_max)
+
+    async def _clean(self) -> None:
+        """Delete the rows that were kept long enough, once a minute."""
+        now = self._outbox.clock()
+        if now - self._cleaned_ms < CLEAN_INTERVAL_MS:
+            return
+        self._cleaned_ms = now
+        old = delete(OUTBOX).where(OUTBOX.c.state.in_((SENT, DROPPED)), OUTBOX.c.due_ms <= now)
+        await self._outbox.database.wait(lambda connection: connection.execute(old))
 
     def _died(self, row: OutboxRow, tries: int, text: str) -> None:
         log.error(
@@ -303,7 +292,7 @@ class Relay:
             except Exception:
                 log.exception("on_dead of relay %s failed", self.name)
 
-    async def _next_due_ms(self) -> int:
+    async def _wait_ms(self) -> int:
         """Milliseconds until the earliest next try, at most ``poll_ms``."""
         query = select(func.min(OUTBOX.c.due_ms)).where(
             OUTBOX.c.state == WAITING, OUTBOX.c.shard.in_(self._shards)

@@ -1,6 +1,7 @@
 """The tables of an outbox, and the form of a message in them.
 
-    cometmq_outbox         a row for each message that is not sent; *waiting* or *dead*
+    cometmq_outbox         a row for each message that is not sent; *waiting* or *dead*;
+                           *prepared*, *dropped* or *sent* by `cometmq.patterns.reliable`
     cometmq_outbox_shards  which relay serves a sixteenth of the rows, and until when
     cometmq_outbox_relays  when each relay was last seen
 
@@ -32,8 +33,11 @@ from cometmq.patterns.base.sql import key_type, short_key
 
 __all__ = [
     "DEAD",
+    "DROPPED",
     "OUTBOX",
+    "PREPARED",
     "RELAYS",
+    "SENT",
     "SHARDS",
     "SHARD_COUNT",
     "WAITING",
@@ -44,6 +48,11 @@ __all__ = [
 
 WAITING: Final = "waiting"
 DEAD: Final = "dead"
+PREPARED: Final = "prepared"
+"""Stored before the program has decided; ``due_ms`` is when it is asked, ``tries`` how often."""
+DROPPED: Final = "dropped"
+"""The program has decided against it; ``due_ms`` is when the row goes, as of a sent one."""
+SENT: Final = "sent"
 SHARD_COUNT: Final = 16
 _FIELDS: Final = (
     "tags",

@@ -6,14 +6,12 @@ it when the lease ends, and calls the same step again with the same key.
 """
 
 import asyncio
-import contextlib
 import json
 import logging
 import uuid
 from collections.abc import Callable, Iterable
 from functools import partial
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from sqlalchemy import Connection, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -22,6 +20,7 @@ from sqlalchemy.orm import Session, registry
 from cometmq.errors import ConfigError
 from cometmq.patterns.base.clock import Clock, now_ms
 from cometmq.patterns.base.flow import is_coroutine_function
+from cometmq.patterns.base.runner import Runner
 from cometmq.patterns.base.sql import AnyEngine, Database
 from cometmq.patterns.saga.steps import (
     ACTIVE,
@@ -48,7 +47,6 @@ POLL_MS: Final = 1_000
 PAUSE_MS: Final = 1_000
 PAUSE_MS_MAX: Final = 300_000
 STUCK_TRIES: Final = 5
-STOP_S: Final = 10.0
 _COLUMNS: Final = (
     SAGAS.c.saga_id,
     SAGAS.c.name,
@@ -73,7 +71,7 @@ class _Flow:
 registry().map_imperatively(_Flow, SAGAS)
 
 
-class Sagas:
+class Sagas(Runner):
     """The flows of a program; ``async with Sagas(engine, [saga])`` runs them.
 
     Args:
@@ -102,16 +100,14 @@ class Sagas:
         on_stuck: OnStuck | None = None,
         clock: Clock = now_ms,
     ) -> None:
+        super().__init__("sagas", poll_ms)
         self._database = Database(engine)
         self._sagas = {saga.name: saga for saga in sagas}
-        self._poll_ms = poll_ms
         self._lease_ms = lease_ms
         self._pause_ms = pause_ms
         self._pause_ms_max = pause_ms_max
         self._on_stuck = on_stuck
         self._clock = clock
-        self._task: asyncio.Task[None] | None = None
-        self._is_stopping = asyncio.Event()
 
     # -- flows ------------------------------------------------------------------------------
 
@@ -163,46 +159,6 @@ class Sagas:
             return None if row is None else _row(row._mapping)
 
         return self._database.run(work)
-
-    # -- life -------------------------------------------------------------------------------
-
-    async def start(self) -> None:
-        """Begin to run flows in the background."""
-        self._is_stopping.clear()
-        self._task = asyncio.create_task(self.run())
-
-    async def stop(self) -> None:
-        """Wait for the steps under way, at most 10 s."""
-        self._is_stopping.set()
-        if self._task is not None:
-            await asyncio.wait([self._task], timeout=STOP_S)
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.stop()
-
-    async def run(self) -> None:
-        """Run flows until `stop`; an error of the database is logged and tried again."""
-        while not self._is_stopping.is_set():
-            try:
-                if await self.run_once():
-                    continue
-            except Exception as error:
-                log.warning("sagas: %s; next try in %d ms", error, self._poll_ms)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._poll_ms / 1000):
-                    await self._is_stopping.wait()
 
     async def run_once(self) -> int:
         """Call the next step of each flow that is due: how many flows."""
