@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import click
+import msgspec
 
 import cometmq
 import cometmq.app
@@ -25,6 +26,8 @@ from cometmq.broker.base.config import DEMANDS, effective_keys, ignored_keys
 from cometmq.cli.main import root
 from cometmq.cli.terminal import exit_codes
 from cometmq.client.handling import handlers
+from cometmq.controller.config import IGNORED_KEYS as CONTROLLER_IGNORED_KEYS
+from cometmq.controller.config import ControllerConfig
 from cometmq.namesrv.config import DEMANDS as NAME_SERVER_DEMANDS
 from cometmq.namesrv.config import IGNORED_KEYS, NameServerConfig
 from cometmq.spark.base.columns import SPARK_TYPES
@@ -163,15 +166,15 @@ def configuration_page() -> str:
         "These change in a running broker (`mqadmin updateBrokerConfig`), the others by a restart:",
         ", ".join(f"`{key}`" for key in sorted(LIVE_KEYS)) + ".",
     ]
-    lines += ["", "## Name server", "", "| Key | Default |", "|---|---|"]
-    names = zip(
-        NameServerConfig.__struct_encode_fields__,
-        NameServerConfig.__struct_defaults__,
-        strict=True,
-    )
-    for key, default in sorted(names, key=lambda item: item[0]):
-        text = str(default).lower() if isinstance(default, bool) else str(default)
-        lines.append(f"| `{key}` | {_code(text)} |")
+    lines += ["", "## Name server", "", *_defaults_table(NameServerConfig)]
+    lines += [
+        "",
+        "With `enableControllerInNamesrv=true` the file also has the settings of a controller.",
+        "",
+        "## Controller",
+        "",
+        *_defaults_table(ControllerConfig),
+    ]
     lines += [
         "",
         "## Accepted only where they ask for nothing",
@@ -202,8 +205,23 @@ def configuration_page() -> str:
         + ", ".join(f"`{key}`" for key in sorted(IGNORED_KEYS))
         + ".",
         "",
+        f"Controller ({len(CONTROLLER_IGNORED_KEYS)}): "
+        + ", ".join(f"`{key}`" for key in sorted(CONTROLLER_IGNORED_KEYS))
+        + ".",
+        "",
     ]
     return "\n".join(lines)
+
+
+def _defaults_table(config: type[msgspec.Struct]) -> list[str]:
+    """The keys of a configuration with their defaults."""
+    names = zip(config.__struct_encode_fields__, config.__struct_defaults__, strict=True)
+    lines = ["| Key | Default |", "|---|---|"]
+    for key, default in sorted(names, key=lambda item: item[0]):
+        text = "" if default is None else str(default)
+        text = text.lower() if isinstance(default, bool) else text
+        lines.append(f"| `{key}` | {_code(text)} |")
+    return lines
 
 
 def _accepted(text: str) -> str:

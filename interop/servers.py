@@ -19,7 +19,7 @@ from typing import Final, Self
 
 from interop.peers import JAVA_SERVER, java_command, java_server_class_path
 
-__all__ = ["Cluster", "JavaCluster", "OurCluster", "ServerFailed"]
+__all__ = ["Cluster", "JavaCluster", "OurCluster", "OurController", "ServerFailed"]
 
 START_TIMEOUT_S: Final = 180.0
 STOP_TIMEOUT_S: Final = 30.0
@@ -343,3 +343,31 @@ class JavaCluster(Cluster):
             *self._java("-Xms256m", "-Xmx1g", "-XX:MaxDirectMemorySize=512m"),
             *("org.apache.rocketmq.broker.BrokerStartup", "-c", str(self.folder / "broker.conf")),
         ]
+
+
+class OurController:
+    """CometMQ's controller, on a port of 127.0.0.1 that stays the same over restarts.
+
+    Args:
+        etcd: address of etcd, ``http://host:port``; None for a local file.
+    """
+
+    def __init__(self, folder: Path, *, etcd: str | None = None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self._server = Server("controller", "ready in", folder)
+        self._store = ("--etcd", etcd) if etcd else ("--store", str(folder / "controller"))
+
+    def start(self) -> None:
+        """Start it on its store."""
+        self._server.start(
+            [
+                *(sys.executable, "-m", "cometmq", "controller", *self._store),
+                *("--listen", "127.0.0.1", "--port", str(self.port)),
+            ]
+        )
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """End it by a signal."""
+        self._server.stop(number)

@@ -6,7 +6,7 @@ Codes without an entry carry no ext fields of their own.
 from typing import Final
 
 from cometmq.wire.command.codes import RequestCode as Code
-from cometmq.wire.header import admin, namesrv
+from cometmq.wire.header import admin, controller, namesrv
 from cometmq.wire.header import headers as client
 from cometmq.wire.header.header import Header
 
@@ -80,6 +80,14 @@ REQUEST_HEADERS: Final[dict[int, type[Header]]] = {
     Code.GET_BROKER_MEMBER_GROUP: namesrv.BrokerMemberGroupHeader,
     Code.BROKER_HEARTBEAT: namesrv.BrokerHeartbeatHeader,
     Code.EXCHANGE_BROKER_HA_INFO: namesrv.HaInfoHeader,
+    Code.CONTROLLER_ALTER_SYNC_STATE_SET: controller.AlterSyncStateSetHeader,
+    Code.CONTROLLER_ELECT_MASTER: controller.ElectMasterHeader,
+    Code.CONTROLLER_REGISTER_BROKER: controller.ControllerRegisterHeader,
+    Code.CONTROLLER_GET_REPLICA_INFO: controller.ReplicaInfoHeader,
+    Code.NOTIFY_BROKER_ROLE_CHANGED: controller.MasterHeader,
+    Code.CLEAN_BROKER_DATA: controller.CleanBrokerDataHeader,
+    Code.CONTROLLER_GET_NEXT_BROKER_ID: controller.ControllerBrokerHeader,
+    Code.CONTROLLER_APPLY_BROKER_ID: controller.ApplyBrokerIdHeader,
     Code.AUTH_LIST_USER: admin.FilterHeader,
     Code.AUTH_LIST_ACL: admin.FilterHeader,
     Code.POP_MESSAGE: admin.PopMessageHeader,
@@ -116,6 +124,13 @@ RESPONSE_HEADERS: Final[dict[int, type[Header]]] = {
     Code.LITE_PULL_MESSAGE: client.PullResponseHeader,
     Code.RECALL_MESSAGE: client.RecallResponseHeader,
     Code.EXCHANGE_BROKER_HA_INFO: namesrv.HaInfoHeader,
+    Code.CONTROLLER_ALTER_SYNC_STATE_SET: controller.AlterSyncStateSetResponseHeader,
+    Code.CONTROLLER_ELECT_MASTER: controller.MasterHeader,
+    Code.CONTROLLER_REGISTER_BROKER: controller.ControllerRegisterResponseHeader,
+    Code.CONTROLLER_GET_REPLICA_INFO: controller.ReplicaInfoResponseHeader,
+    Code.CONTROLLER_GET_METADATA_INFO: controller.MetadataInfoHeader,
+    Code.CONTROLLER_GET_NEXT_BROKER_ID: controller.NextBrokerIdResponseHeader,
+    Code.CONTROLLER_APPLY_BROKER_ID: controller.ControllerBrokerHeader,
     Code.POP_MESSAGE: admin.PopResponseHeader,
     Code.PEEK_MESSAGE: admin.PopResponseHeader,
     Code.CHANGE_MESSAGE_INVISIBLETIME: admin.ChangeInvisibleTimeResponseHeader,

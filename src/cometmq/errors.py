@@ -124,6 +124,21 @@ class ResponseCode(IntEnum):
     NOT_LEADER_FOR_QUEUE = 501
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
+    CONTROLLER_FENCED_MASTER_EPOCH = 2000
+    CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH = 2001
+    CONTROLLER_INVALID_MASTER = 2002
+    CONTROLLER_INVALID_REPLICAS = 2003
+    CONTROLLER_MASTER_NOT_AVAILABLE = 2004
+    CONTROLLER_INVALID_REQUEST = 2005
+    CONTROLLER_BROKER_NOT_ALIVE = 2006
+    CONTROLLER_NOT_LEADER = 2007
+    CONTROLLER_BROKER_METADATA_NOT_EXIST = 2008
+    CONTROLLER_INVALID_CLEAN_BROKER_METADATA = 2009
+    CONTROLLER_BROKER_NEED_TO_BE_REGISTERED = 2010
+    CONTROLLER_MASTER_STILL_EXIST = 2011
+    CONTROLLER_ELECT_MASTER_FAILED = 2012
+    CONTROLLER_ALTER_SYNC_STATE_SET_FAILED = 2013
+    CONTROLLER_BROKER_ID_INVALID = 2014
     USER_NOT_EXIST = 3001
     POLICY_NOT_EXIST = 3002
     GROUP_MOVED = 31101
@@ -293,6 +308,18 @@ class StoreFailed(StoreClosed):
 
 class MessageIllegal(StoreError):
     """The record breaks a limit of the store; storing it again cannot help."""
+
+
+class ControllerError(CometError):
+    """A controller could not record a decision."""
+
+
+class DocumentChanged(ControllerError):
+    """The document is not the one that the change was made from; read it again."""
+
+
+class LeadershipLost(ControllerError):
+    """Another controller leads, or may lead: what this one decided is not recorded."""
 
 
 class ClientError(CometError):

@@ -15,6 +15,7 @@ EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     "broker": ("numpy",),
     "testing": ("numpy",),
     "backup": ("fsspec",),
+    "etcd": ("httpx",),
     "arrow": ("numpy", "pyarrow"),
     "report": ("plotly",),
     "spark": ("numpy", "pandas", "plotly", "pyarrow", "pyspark"),

@@ -40,6 +40,11 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
         "Run a name server in the foreground.",
     ),
     "broker": ("cometmq.cli.serve.serve", "broker", "Run a broker in the foreground."),
+    "controller": (
+        "cometmq.cli.serve.controller",
+        "controller",
+        "Run a controller, and show its replica sets.",
+    ),
     "produce": (
         "cometmq.cli.message.produce",
         "produce",

@@ -1,7 +1,8 @@
 """Name server configuration: RocketMQ's property names, from a file and from flags.
 
 Turns `namesrv.conf` (Java properties) or TOML and `key=value` flags into one validated
-`NameServerConfig`.  Later sources win: defaults, file, flags.
+`NameServerConfig`.  Later sources win: defaults, file, flags.  With enableControllerInNamesrv the
+file also has the settings of a controller (controller/config.py).
 
 Four kinds of keys exist.  *Effective* keys are the fields of `NameServerConfig`.  *Demands* may ask
 for what this version does not have: values that ask for nothing are accepted, all others end the
@@ -20,6 +21,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from cometmq.codec.java_properties import format_properties
+from cometmq.controller.config import controller_keys
 from cometmq.core.base.settings import TLS_DEMANDS, Demand, SettingTable, parse_settings, values_of
 from cometmq.errors import ConfigError
 
@@ -37,7 +39,15 @@ _INT32_MAX: Final = 2**31 - 1
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Millis = Annotated[int, msgspec.Meta(ge=1, le=_INT32_MAX)]
 
-IGNORED_KEYS: Final = frozenset(
+CONTROLLER_KEYS: Final = controller_keys() - {
+    "bindAddress",
+    "configBlackList",
+    "metricsExporterType",
+    "rocketmqHome",
+    "scanNotActiveBrokerInterval",
+}
+"""Keys of the controller inside a name server; those left out mean the name server."""
+IGNORED_KEYS: Final = CONTROLLER_KEYS | frozenset(
     {
         "channelNotActiveInterval",
         "clientAsyncSemaphoreValue",
@@ -52,23 +62,12 @@ IGNORED_KEYS: Final = frozenset(
         "clientSocketSndBufSize",
         "clientWorkerThreads",
         "connectTimeoutMillis",
-        "controllerDLegerGroup",
-        "controllerDLegerPeers",
-        "controllerDLegerSelfId",
-        "controllerRequestThreadPoolQueueCapacity",
-        "controllerStorePath",
-        "controllerThreadPoolNums",
-        "controllerType",
         "defaultThreadPoolNums",
         "defaultThreadPoolQueueCapacity",
         "disableCallbackExecutor",
         "disableNettyWorkerGroup",
-        "electMasterMaxRetryCount",
-        "enableElectUncleanMaster",
         "enableReconnectForGoAway",
         "enableShutdownGracefully",
-        "jraftConfig",
-        "mappedFileSize",
         "maxReconnectIntervalTimeSeconds",
         "metricGrpcExporterIntervalInMills",
         "metricGrpcExporterTimeOutInMills",
@@ -80,13 +79,10 @@ IGNORED_KEYS: Final = frozenset(
         "metricsLabel",
         "metricsPromExporterHost",
         "metricsPromExporterPort",
-        "notifyBrokerRoleChanged",
         "notifyMinBrokerIdChanged",
-        "processReadEvent",
         "productEnvName",
         "rocketmqHome",
         "scanAvailableNameSrv",
-        "scanInactiveMasterInterval",
         "serverAsyncSemaphoreValue",
         "serverCallbackExecutorThreads",
         "serverChannelMaxIdleTimeSeconds",
@@ -107,9 +103,6 @@ IGNORED_KEYS: Final = frozenset(
     }
 )
 DEMANDS: Final[Mapping[str, Demand]] = {
-    "enableControllerInNamesrv": Demand(
-        ("", "false"), "controller mode is not part of this version", "set false", value="false"
-    ),
     "clusterTest": Demand(
         ("", "false"),
         "product environments are not part of this version",
@@ -120,7 +113,7 @@ DEMANDS: Final[Mapping[str, Demand]] = {
 }
 """Keys that may ask for what is not here."""
 # Set by whoever starts the process; a change from afar would point it at another file or port.
-_FIXED_KEYS: Final = frozenset({"bindAddress", "listenPort"})
+_FIXED_KEYS: Final = frozenset({"bindAddress", "enableControllerInNamesrv", "listenPort"})
 _BLACK_LISTED_KEYS: Final = frozenset(
     {"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
 )
@@ -146,6 +139,7 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     need_wait_for_service: bool = False
     wait_seconds_for_service: Annotated[int, msgspec.Meta(ge=0, le=86400)] = 45
     delete_topic_with_broker_registration: bool = False
+    enable_controller_in_namesrv: bool = False
 
     def black_list(self) -> frozenset[str]:
         """The keys that UPDATE_NAMESRV_CONFIG may not touch."""
@@ -165,6 +159,8 @@ class LoadedNameServerConfig(msgspec.Struct, frozen=True):
     """Keys that were accepted without effect, with the values given for them."""
     unprotected: dict[str, str]
     """Demands for protection that `is_insecure` waived, with the values given for them."""
+    controller: dict[str, Any]
+    """The settings of the controller inside, with enableControllerInNamesrv."""
 
 
 _TABLE: Final = SettingTable(NameServerConfig, IGNORED_KEYS, DEMANDS)
@@ -226,4 +222,13 @@ def _validate(
 ) -> LoadedNameServerConfig:
     values, ignored, unprotected = _TABLE.check(merged, is_insecure=is_insecure)
     config = msgspec.convert(values, NameServerConfig)
-    return LoadedNameServerConfig(config, ignored, unprotected)
+    controller: dict[str, Any] = {}
+    if config.enable_controller_in_namesrv:
+        inside = (CONTROLLER_KEYS | {"bindAddress"}) & merged.keys()
+        controller = {key: merged[key][1] for key in inside}
+        ignored = {key: text for key, text in ignored.items() if key not in inside}
+    elif own := sorted(key for key in ignored if key.startswith("cometmq")):
+        raise ConfigError(
+            f"{own[0]} sets up a controller: set enableControllerInNamesrv=true as well"
+        )
+    return LoadedNameServerConfig(config, ignored, unprotected, controller)

@@ -6,7 +6,14 @@ import lzma
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["FILES", "CapturedFrame", "Transfer", "load_frames", "load_transfers"]
+__all__ = [
+    "FILES",
+    "CapturedFrame",
+    "Transfer",
+    "load_autoswitch",
+    "load_frames",
+    "load_transfers",
+]
 
 HERE = Path(__file__).parent
 FILES = sorted(HERE.glob("*/*.jsonl.xz"))
@@ -47,7 +54,7 @@ def load_frames() -> list[CapturedFrame]:
     """Return every captured frame in the order of files and lines."""
     frames = []
     for path in FILES:
-        if "ha-stream" in path.name:
+        if "ha-stream" in path.name or "autoswitch" in path.name:
             continue
         for where, line in _lines(path):
             is_request = line["dir"] == "request"
@@ -78,5 +85,16 @@ def load_transfers() -> list[Transfer]:
         )
         for path in FILES
         if "ha-stream" in path.name
+        for where, line in _lines(path)
+    ]
+
+
+@functools.cache
+def load_autoswitch() -> list[tuple[str, bool, bytes]]:
+    """Return every frame of the AutoSwitch streams: where it is, from the master, its bytes."""
+    return [
+        (where, line["from"] == "server", bytes.fromhex(str(line["hex"])))
+        for path in FILES
+        if "autoswitch" in path.name
         for where, line in _lines(path)
     ]

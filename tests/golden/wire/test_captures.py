@@ -6,7 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.golden.wire.captures import FILES, CapturedFrame, load_frames, load_transfers
+from tests.golden.wire.captures import (
+    FILES,
+    CapturedFrame,
+    load_autoswitch,
+    load_frames,
+    load_transfers,
+)
 from tests.header_registry import REQUEST_HEADERS, RESPONSE_HEADERS
 
 from cometmq.codec.batch import decode_batch, encode_batch
@@ -20,6 +26,7 @@ from cometmq.errors import CodecError, RemoteProtocolError
 from cometmq.model.queue import MessageQueue
 from cometmq.wire.body import admin as admin_body
 from cometmq.wire.body import client as client_body
+from cometmq.wire.body import controller as controller_body
 from cometmq.wire.body import route as route_body
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import BINARY, RemotingCommand, encode_command
@@ -28,13 +35,14 @@ from cometmq.wire.frame.framing import FrameReader, decode_frame
 from cometmq.wire.header.header import RIDER_FIELDS
 from cometmq.wire.header.headers import SendMessageHeader
 
-FRAMES = 5530
+FRAMES = 5668
 TRANSFERS = 58
 
 
 def test_all_captures_are_here() -> None:
     """The set of captured files is complete, so that no test passes on fewer."""
-    assert (len(FILES), len(load_frames()), len(load_transfers())) == (119, FRAMES, TRANSFERS)
+    assert (len(FILES), len(load_frames()), len(load_transfers())) == (121, FRAMES, TRANSFERS)
+    assert len(load_autoswitch()) == 79
 
 
 def test_every_frame_decodes_and_is_written_again() -> None:
@@ -51,7 +59,7 @@ def test_every_frame_decodes_and_is_written_again() -> None:
         kind = "binary" if command.serialize_type == BINARY else command.language
         byte_equal[kind, written == captured.frame] += 1
     assert byte_equal == {
-        ("JAVA", True): 4516,
+        ("JAVA", True): 4654,
         # Go orders the keys of its JSON otherwise and names no serialization type.
         ("GO", False): 342,
         ("binary", True): 641,
@@ -158,7 +166,7 @@ def test_typed_headers_come_back_as_the_same_map() -> None:
         "29 boundaryType=LOWER": 15,
         "30 committed=true": 13,
     }
-    assert (compared, no_fields) == (3708, 1657)
+    assert (compared, no_fields) == (3801, 1702)
 
 
 def _owns_bname(captured: CapturedFrame) -> bool:
@@ -259,6 +267,11 @@ def _delay_offsets(value: Any) -> bytes:
     return admin_body.encode_delay_offsets(*value)
 
 
+def _sync_state_set(value: controller_body.SyncStateSet) -> bytes:
+    return controller_body.encode_sync_state_set(value.members, value.epoch)
+
+
+SYNC_STATE_SET: Codec = (controller_body.decode_sync_state_set, _sync_state_set)
 TOPIC_LIST: Codec = (route_body.decode_topic_list, _topic_list)
 DATA_VERSION: Codec = (route_body.decode_data_version, route_body.encode_data_version)
 GROUP_CONFIG: Codec = (admin_body.decode_group_config, admin_body.encode_group_config)
@@ -322,6 +335,13 @@ BODY_CODECS: dict[tuple[int, bool], Codec] = {
     (351, False): (admin_body.decode_topic_config, admin_body.encode_topic_config),
     (352, False): GROUP_CONFIG,
     (901, False): (route_body.decode_member_group, route_body.encode_member_group),
+    (1001, True): SYNC_STATE_SET,
+    (1001, False): SYNC_STATE_SET,
+    (1003, False): SYNC_STATE_SET,
+    (1004, False): SYNC_STATE_SET,
+    (1006, True): (controller_body.decode_broker_names, controller_body.encode_broker_names),
+    (1006, False): (controller_body.decode_replicas_info, controller_body.encode_replicas_info),
+    (1008, True): SYNC_STATE_SET,
 }
 
 
@@ -344,7 +364,7 @@ def test_typed_bodies_come_back_as_the_same_value() -> None:
     assert added == ADDED_DEFAULTS
 
 
-BODIES_COMPARED = 1034
+BODIES_COMPARED = 1065
 # What a sender may leave to the reader's defaults and we write out.
 GROUP_DEFAULTS = {
     "attributes={}",
@@ -443,8 +463,8 @@ def test_every_json_body_survives_our_reader_and_writer() -> None:
     assert count == JSON_BODIES
 
 
-# 116 bodies hold fastjson's bare keys and are no JSON.
-JSON_BODIES = {True: 943, False: 116}
+# 118 bodies hold fastjson's bare keys and are no JSON.
+JSON_BODIES = {True: 980, False: 118}
 
 
 def test_replication_streams_hold_whole_records() -> None:

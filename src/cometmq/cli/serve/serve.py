@@ -21,10 +21,12 @@ from cometmq.extras import require
 if TYPE_CHECKING:
     from cometmq.broker.base.config import LoadedConfig
     from cometmq.cli.terminal.output import ProgressBar
+    from cometmq.controller.config import ControllerConfig
+    from cometmq.controller.server import Controller
     from cometmq.errors import StoreError
     from cometmq.store.base.results import RecoveryReport
 
-__all__ = ["GC_THRESHOLDS", "broker", "name_server", "serve_until_stopped", "up"]
+__all__ = ["GC_THRESHOLDS", "broker", "name_server", "say_ignored", "serve_until_stopped", "up"]
 
 _LOG = logging.getLogger("cometmq.cli")
 RECOVERY_WORTH_A_LINE_MS: Final = 1000
@@ -135,7 +137,7 @@ def up(
         },
         is_insecure=is_insecure,
     )
-    _say_ignored(loaded.ignored)
+    say_ignored(loaded.ignored)
     _say_unprotected(loaded.unprotected)
     from cometmq.net.loop import run
 
@@ -187,7 +189,7 @@ def name_server(
     """Run a name server in the foreground.
 
     Start as many as you like: brokers register with each, and name servers never talk to each
-    other.
+    other. With enableControllerInNamesrv=true a controller runs beside it (`cometmq controller`).
     """
     started = _monotonic()
     set_up_logging(ctx)
@@ -201,8 +203,15 @@ def name_server(
         overrides["bindAddress"] = listen_host
     overrides.update(parse_assignments(settings))
     loaded = load_name_server_config(config_path, overrides=overrides, is_insecure=is_insecure)
-    _say_ignored(loaded.ignored)
+    say_ignored(loaded.ignored)
     _say_unprotected(loaded.unprotected)
+    controller_config: ControllerConfig | None = None
+    if loaded.config.enable_controller_in_namesrv:
+        from cometmq.controller.config import load_controller_config
+
+        inside = load_controller_config(overrides=loaded.controller)
+        say_ignored(inside.ignored)
+        controller_config = inside.config
     from cometmq.net.loop import run
 
     async def serve() -> None:
@@ -210,13 +219,30 @@ def name_server(
         from cometmq.net.env import system_environment
         from cometmq.store.base.disk import RealDisk
 
-        server = NameServer(loaded.config, system_environment(), RealDisk())
+        env, disk = system_environment(), RealDisk()
+        servers: list[NameServer | Controller] = [NameServer(loaded.config, env, disk)]
+        if controller_config is not None:
+            from cometmq.controller.opening import open_controller
+
+            servers.append(open_controller(controller_config, env, disk))
+
+        async def start() -> None:
+            for server in servers:
+                await server.start()
+
+        async def stop() -> None:
+            for server in reversed(servers):
+                await server.stop()
+
         await serve_until_stopped(
-            server.start,
-            server.stop,
+            start,
+            stop,
             lambda: (
                 f"cometmq name-server: ready in {_monotonic() - started:.2f} s, "
-                f"name server {server.address}"
+                + ", ".join(
+                    f"{name} {server.address}"
+                    for name, server in zip(("name server", "controller"), servers, strict=False)
+                )
             ),
         )
 
@@ -288,7 +314,7 @@ def broker(
     overrides.update(parse_assignments(settings))
     loaded = load_config(config_path, overrides=overrides, is_insecure=is_insecure)
     if not supervised:
-        _say_ignored(loaded.ignored)
+        say_ignored(loaded.ignored)
         _say_unprotected(loaded.unprotected)
     if not loaded.config.name_servers() and not is_quiet(ctx) and not supervised:
         _LOG.warning(
@@ -446,7 +472,8 @@ async def serve_until_stopped(
         await stop()
 
 
-def _say_ignored(ignored: Mapping[str, str]) -> None:
+def say_ignored(ignored: Mapping[str, str]) -> None:
+    """Name the settings that are accepted without effect."""
     if ignored:
         names = ", ".join(sorted(ignored))
         _LOG.warning("accepted without effect here (docs/reference/configuration.md): %s", names)

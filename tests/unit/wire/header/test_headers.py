@@ -264,4 +264,4 @@ def test_codes_of_ordinary_clients_have_their_headers() -> None:
     }
     ordinary = {10, 11, 12, 14, 15, 17, *range(29, 43), 46, 105, 220, 221, 307, 309, 310, 320, 361}
     assert ordinary - no_fields <= set(REQUEST_HEADERS)
-    assert set(RESPONSE_HEADERS) - {RequestCode.HEART_BEAT} <= set(REQUEST_HEADERS) | {26}
+    assert set(RESPONSE_HEADERS) - {RequestCode.HEART_BEAT} <= set(REQUEST_HEADERS) | {26, 1005}

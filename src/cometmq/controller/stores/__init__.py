@@ -1,0 +1,1 @@
+"""Where a controller records its decisions: in etcd, or in a local file."""
