@@ -29,7 +29,7 @@ __all__ = [
 
 _INT32_MAX: Final = 2**31 - 1
 Millis = Annotated[int, msgspec.Meta(ge=1, le=_INT32_MAX)]
-Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Port = Annotated[int, msgspec.Meta(ge=-1, le=65535)]
 
 DEFAULT_PORT: Final = 9877
 IGNORED_KEYS: Final = frozenset(
@@ -68,12 +68,12 @@ _FIXED_KEYS: Final = frozenset(
 class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Everything a controller can be told; fields are RocketMQ's keys in snake case.
 
-    `controller_port` 0 lets the system choose; without it the port is that of the own entry of
+    `controller_port` 0 lets the system choose; with -1 the port is that of the own entry of
     `controller_dleger_peers`, else 9877.
     """
 
     bind_address: str = "0.0.0.0"  # noqa: S104 - RocketMQ's default; the manual says how to narrow it
-    controller_port: Port | None = None
+    controller_port: Port = -1
     controller_dleger_peers: str = msgspec.field(default="", name="controllerDLegerPeers")
     controller_dleger_self_id: str = msgspec.field(default="", name="controllerDLegerSelfId")
     controller_store_path: str = "~/cometmqController"
@@ -126,7 +126,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
     def port(self) -> int:
         """The port to listen on."""
-        if self.controller_port is not None:
+        if self.controller_port >= 0:
             return self.controller_port
         peer = self.own_peer()
         return int(peer.rpartition(":")[2]) if peer else DEFAULT_PORT

@@ -116,6 +116,7 @@ class Controller:
         self._sets: dict[str, ReplicaSet] = {}
         self._revisions: dict[str, int] = {}
         self._leadership: Leadership | None = None
+        self._leads = asyncio.Event()
         self._leads_since = 0.0
         self._leader_address: str | None = None
         self._restarted: dict[str, int] = {}
@@ -130,14 +131,18 @@ class Controller:
     # -- life -------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listen, and lead as soon as possible.
+        """Listen, and lead as soon as possible: at once where no other controller can.
 
         Raises:
+            StoreError: the store of the documents cannot be used.
             ConnectFailed: the port cannot be bound.
         """
+        await self._store.open()
         self._port = await self._server.listen(self.config.bind_address, self.config.port())
         self._run(self._lead())
         self._run(self._look_around())
+        if not self._store.is_shared:
+            await self._leads.wait()
         log.info("controller listens on %s", self.address)
 
     async def stop(self) -> None:
@@ -184,6 +189,7 @@ class Controller:
                 await self._load(leadership)
                 self._leadership, self._leader_address = leadership, self.address
                 self._leads_since = asyncio.get_running_loop().time()
+                self._leads.set()
                 log.info("this controller leads, with %d broker sets", len(self._sets))
                 # Whoever led before may have recorded what it could not tell any more.
                 for broker_name in self._sets:
@@ -198,6 +204,7 @@ class Controller:
                 log.warning("this controller cannot lead: %s", error)
             finally:
                 self._leadership = self._leader_address = None
+                self._leads.clear()
                 if working is not None:
                     working.cancel()
                     await asyncio.gather(working, return_exceptions=True)

@@ -37,6 +37,7 @@ Open: TypeAlias = Callable[[], DocumentStore]
 async def check_contract(open_store: Open) -> None:
     """What a controller relies on."""
     store = open_store()
+    await store.open()
     assert await store.leader() is None
     leadership = await store.lead("a:1")
     assert await store.leader() == "a:1"
@@ -96,7 +97,7 @@ def test_a_second_controller_is_locked_out(tmp_path: Path) -> None:
         first = open_file(tmp_path)
         await first.lead("a:1")
         with pytest.raises(StoreLocked):
-            await open_file(tmp_path).lead("b:1")
+            await open_file(tmp_path).open()
         await first.close()
 
     asyncio.run(main())
@@ -110,7 +111,7 @@ def test_a_spoilt_file_is_refused_and_left_alone(tmp_path: Path) -> None:
     async def main() -> None:
         for _ in range(2):
             with pytest.raises(StoreCorrupt, match="restore it from a copy"):
-                await open_file(tmp_path).lead("a:1")
+                await open_file(tmp_path).open()
 
     asyncio.run(main())
     assert path.read_bytes() == b"{"

@@ -58,6 +58,17 @@ class Leadership(Protocol):
 class DocumentStore(Protocol):
     """Documents that controllers share."""
 
+    is_shared: bool
+    """Whether other controllers may lead; else this one leads as soon as the store is open."""
+
+    async def open(self) -> None:
+        """Find out whether the store can be used at all.
+
+        Raises:
+            StoreError: it cannot, and waiting does not help.
+        """
+        ...
+
     async def lead(self, address: str) -> Leadership:
         """Wait until this controller leads; others then see its address."""
         ...

@@ -54,6 +54,8 @@ class EtcdStore:
         close: closes what `call` uses.
     """
 
+    is_shared = True
+
     def __init__(
         self, call: EtcdCall, cluster: str, close: Callable[[], Awaitable[None]] | None = None
     ) -> None:
@@ -71,6 +73,9 @@ class EtcdStore:
     def sets_prefix(self) -> str:
         """What the keys of documents begin with."""
         return f"{self._prefix}sets/"
+
+    async def open(self) -> None:
+        """Nothing: an etcd that is away is waited for."""
 
     async def lead(self, address: str) -> _EtcdLeadership:
         """Campaign until this controller leads; etcd may be away for any time."""

@@ -45,6 +45,8 @@ class FileStore:
         folder: controllerStorePath; made where it is missing.
     """
 
+    is_shared = False
+
     def __init__(self, folder: str, disk: Disk, workers: WorkerPool) -> None:
         self._folder = folder
         self._disk = disk
@@ -54,7 +56,7 @@ class FileStore:
         self._content = _Content(0, {})
         self._end = asyncio.Event()
 
-    async def lead(self, address: str) -> FileStore:
+    async def open(self) -> None:
         """Lock the folder and read the file.
 
         Raises:
@@ -62,6 +64,11 @@ class FileStore:
             StoreCorrupt: the file is no such file.
         """
         await self._work(self._open)
+
+    async def lead(self, address: str) -> FileStore:
+        """Return the leadership, which lasts until the store is closed or resigned from."""
+        if self._lock is None:
+            await self._work(self._open)
         self._address = address
         self._end.clear()
         return self
