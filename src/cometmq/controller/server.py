@@ -178,7 +178,12 @@ class Controller:
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a part of the controller has failed: %s", error, exc_info=error)
 
     async def _lead(self) -> None:
         """Lead, and campaign again whenever that ends."""
