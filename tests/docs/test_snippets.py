@@ -21,7 +21,9 @@ PAGES = [
 ]
 #: Commands that serve until a signal, take long, or need what the page tells the reader to bring;
 #: each is run by a test of its own or by hand.
-NOT_RUN = re.compile(r"cometmq (up|broker|name-server|demo|bench|store)\b|COMETMQ_BROKER_")
+NOT_RUN = re.compile(
+    r"cometmq (up|broker|name-server|controller|demo|bench|store)\b|COMETMQ_BROKER_"
+)
 #: A page starts up to a dozen interpreters, one after the other, on a machine that may be busy.
 PAGE_TIMEOUT_S = 300
 COMMAND_TIMEOUT_S = 100
