@@ -28,6 +28,7 @@ from cometmq.errors import CometError, ConfigError, LocalProtocolError
 from cometmq.net.env import Environment
 from cometmq.net.network import format_address, local_ip
 from cometmq.net.server import RemotingServer, ServerConnection
+from cometmq.net.tls_server import secured
 from cometmq.store.base.disk import Disk
 from cometmq.store.base.results import RecoveryReport
 from cometmq.store.message_store import MessageStore
@@ -54,6 +55,9 @@ class Broker:
         env: clock, chance, network and workers.
         disk: where the store lives.
         config_path: the properties file that changes of the configuration are written to.
+
+    Raises:
+        ConfigError: the settings of TLS name files that cannot be used.
     """
 
     def __init__(
@@ -64,7 +68,7 @@ class Broker:
         *,
         config_path: str | None = None,
     ) -> None:
-        self.env = env
+        self.env = env = secured(env, config)
         self.recovery: RecoveryReport | None = None
         """What opening the store took, once started."""
         self._config = config

@@ -22,8 +22,16 @@ import msgspec
 
 from cometmq.codec.java_properties import format_properties
 from cometmq.controller.config import controller_keys
-from cometmq.core.base.settings import TLS_DEMANDS, Demand, SettingTable, parse_settings, values_of
+from cometmq.core.base.settings import (
+    TLS_DEMANDS,
+    Demand,
+    SettingTable,
+    parse_settings,
+    values_of,
+    with_tls_file,
+)
 from cometmq.errors import ConfigError
+from cometmq.net.tls_server import TlsSettings
 
 __all__ = [
     "DEMANDS",
@@ -113,13 +121,20 @@ DEMANDS: Final[Mapping[str, Demand]] = {
 }
 """Keys that may ask for what is not here."""
 # Set by whoever starts the process; a change from afar would point it at another file or port.
-_FIXED_KEYS: Final = frozenset({"bindAddress", "enableControllerInNamesrv", "listenPort"})
+_FIXED_KEYS: Final = frozenset(
+    {
+        "bindAddress",
+        "enableControllerInNamesrv",
+        "listenPort",
+        *TlsSettings.__struct_encode_fields__,
+    }
+)
 _BLACK_LISTED_KEYS: Final = frozenset(
     {"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
 )
 
 
-class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class NameServerConfig(TlsSettings, frozen=True, kw_only=True, rename="camel"):
     """Everything a name server can be told; fields are RocketMQ's keys in snake case.
 
     Units are RocketMQ's: intervals in milliseconds.  `listen_port` 0 lets the system choose.
@@ -191,7 +206,7 @@ def load_name_server_config(
     if path is not None:
         merged.update({key: (path, value) for key, value in _read_file(path).items()})
     merged.update({key: ("--set", value) for key, value in (overrides or {}).items()})
-    return _validate(merged, is_insecure=is_insecure)
+    return _validate(with_tls_file(merged, _read_file), is_insecure=is_insecure)
 
 
 def updated_config(config: NameServerConfig, changes: Mapping[str, str]) -> NameServerConfig:
@@ -222,6 +237,7 @@ def _validate(
 ) -> LoadedNameServerConfig:
     values, ignored, unprotected = _TABLE.check(merged, is_insecure=is_insecure)
     config = msgspec.convert(values, NameServerConfig)
+    config.check_tls()
     controller: dict[str, Any] = {}
     if config.enable_controller_in_namesrv:
         inside = (CONTROLLER_KEYS | {"bindAddress"}) & merged.keys()

@@ -21,6 +21,7 @@ from cometmq.namesrv.processor import NameServerProcessor
 from cometmq.net.env import Environment
 from cometmq.net.network import format_address
 from cometmq.net.server import RemotingServer, ServerConnection
+from cometmq.net.tls_server import secured
 from cometmq.store.base.disk import Disk, make_durable_directory
 
 __all__ = ["NameServer"]
@@ -29,11 +30,15 @@ log = logging.getLogger("cometmq.namesrv")
 
 
 class NameServer:
-    """One name server; `await start()`, `await stop()`, each once."""
+    """One name server; `await start()`, `await stop()`, each once.
+
+    Raises:
+        ConfigError: the settings of TLS name files that cannot be used.
+    """
 
     def __init__(self, config: NameServerConfig, env: Environment, disk: Disk) -> None:
         self._config = config
-        self._env = env
+        self._env = env = secured(env, config)
         self._disk = disk
         self.routes = RouteTable(
             support_acting_master=config.support_acting_master,

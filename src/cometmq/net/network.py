@@ -12,6 +12,7 @@ __all__ = [
     "Listener",
     "Network",
     "TcpNetwork",
+    "bound_socket",
     "foreign_protocol",
     "format_address",
     "local_ip",
@@ -105,10 +106,7 @@ class TcpNetwork:
                 accept, host, port, backlog=LISTEN_BACKLOG, reuse_address=True
             )
         except OSError as error:
-            raise ConnectFailed(
-                f"cannot listen on {format_address(host, port)}: {error.strerror or error}; "
-                f"{_listen_hint(error)}"
-            ) from error
+            raise _cannot_listen(host, port, error) from error
         return _TcpListener(server, server.sockets[0].getsockname()[1])
 
     async def connect(
@@ -157,6 +155,28 @@ def resolve(host: str, port: int) -> list[str]:
     except UnicodeError as error:
         raise not_a_host(host, port) from error
     return [format_address(str(address[0]), port) for *_, address in dict.fromkeys(answers)]
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """Return a listening socket that does not block.
+
+    Raises:
+        ConnectFailed: the address cannot be bound; the text says what to change.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        bound = socket.create_server((host, port), family=family, backlog=LISTEN_BACKLOG)
+    except OSError as error:
+        raise _cannot_listen(host, port, error) from error
+    bound.setblocking(False)
+    return bound
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> ConnectFailed:
+    return ConnectFailed(
+        f"cannot listen on {format_address(host, port)}: {error.strerror or error}; "
+        f"{_listen_hint(error)}"
+    )
 
 
 def _listen_hint(error: OSError) -> str:

@@ -1,7 +1,6 @@
 """Encrypted connections of a client: settings, a network and a socket wrapper that use them.
 
-Errors name the cause: a wrong authority, a wrong host name, a peer that does not speak TLS. Our
-servers speak plain TCP.
+Errors name the cause: a wrong authority, a wrong host name, a peer that does not speak TLS.
 """
 
 import asyncio

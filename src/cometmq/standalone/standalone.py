@@ -13,9 +13,11 @@ import msgspec
 
 from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.broker import Broker
+from cometmq.errors import ConfigError
 from cometmq.namesrv.config import NameServerConfig
 from cometmq.namesrv.name_server import NameServer
 from cometmq.net.env import Environment, system_environment
+from cometmq.net.tls_server import TlsSettings
 from cometmq.store.base.disk import Disk, RealDisk
 
 __all__ = ["Standalone"]
@@ -32,6 +34,9 @@ class Standalone:
         name_server_host: the address the name server listens on.
         env: clock, chance, network and workers; the machine's by default.
         disk: where the store lives; the machine's by default.
+
+    Raises:
+        ConfigError: the broker could not talk to a name server that demands TLS.
     """
 
     def __init__(
@@ -44,6 +49,11 @@ class Standalone:
         env: Environment | None = None,
         disk: Disk | None = None,
     ) -> None:
+        if config.tls_server_mode == "enforcing" and not config.connects_with_tls:
+            raise ConfigError(
+                "tls.server.mode=enforcing holds for the name server too, to which the broker"
+                " connects in clear text: set tls.enable=true and tls.client.trustCertPath"
+            )
         self._config = config
         self._config_path = config_path
         self._env = env if env is not None else system_environment()
@@ -55,6 +65,7 @@ class Standalone:
                 bind_address=name_server_host,
                 kv_config_path=f"{folder}/kvConfig.json",
                 config_store_path=f"{folder}/namesrv.properties",
+                **{field: getattr(config, field) for field in TlsSettings.__struct_fields__},
             ),
             self._env,
             self._disk,

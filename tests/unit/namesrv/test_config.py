@@ -36,8 +36,7 @@ def test_an_unmodified_java_file_loads(tmp_path: Path) -> None:
         ("orderMessageEnable=maybe", r"expected true \| false"),
         ("orderMesageEnable=true", "unknown configuration key orderMesageEnable; did you mean ord"),
         ("enableControllerInNamesrv=x", "enableControllerInNamesrv=x .* true | false"),
-        ("tls.server.mode=enforcing", "servers do not speak TLS .* or start with --insecure"),
-        ("useTLS=true", "servers do not speak TLS"),
+        ("tls.test.mode.enable=true", "cannot be served: .* or start with --insecure"),
         ("zzz=1", r"unknown configuration key zzz \(from"),
     ],
 )
@@ -49,18 +48,18 @@ def test_a_bad_value_names_key_value_and_range(tmp_path: Path, text: str, messag
         load_name_server_config(str(path))
 
 
-def test_tls_that_is_asked_for_is_waived_by_hand_only(tmp_path: Path) -> None:
-    """Modes that let clear text pass start; ``--insecure`` starts without what was asked for."""
+def test_protection_that_does_not_exist_is_waived_by_hand_only(tmp_path: Path) -> None:
+    """``--insecure`` starts without what was asked for, and no setting of TLS changes later."""
     path = tmp_path / "namesrv.conf"
     for mode in ("permissive", "disabled"):
         path.write_text(f"tls.server.mode={mode}\nuseTLS=false\n")
         loaded = load_name_server_config(str(path))
         assert (loaded.ignored, loaded.unprotected) == ({}, {})
-    path.write_text("tls.server.mode=enforcing\n")
+    path.write_text("tls.test.mode.enable=true\n")
     loaded = load_name_server_config(str(path), is_insecure=True)
-    assert loaded.unprotected == {"tls.server.mode": "enforcing"}
-    with pytest.raises(ConfigError, match="cannot be served: servers do not speak TLS"):
-        updated_config(loaded.config, {"tls.server.mode": "enforcing"})
+    assert loaded.unprotected == {"tls.test.mode.enable": "true"}
+    with pytest.raises(ConfigError, match="cannot change while the name server runs"):
+        updated_config(loaded.config, {"tls.server.mode": "disabled"})
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:

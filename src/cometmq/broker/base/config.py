@@ -36,8 +36,10 @@ from cometmq.core.base.settings import (
     setting_text,
     unknown_key,
     values_of,
+    with_tls_file,
 )
 from cometmq.errors import ConfigError
+from cometmq.net.tls_server import TlsSettings
 
 __all__ = [
     "DEMANDS",
@@ -56,7 +58,9 @@ ENVIRONMENT_PREFIX: Final = "COMETMQ_BROKER_"
 SMALL_LOG_FILE_BYTES: Final = 64 << 20
 """mappedFileSizeCommitLog of new stores on a laptop: a log file takes all its blocks at once."""
 _DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-_BLACK_LISTED_KEYS: Final = frozenset({"brokerConfigPath", "configBlackList", "rocketmqHome"})
+_BLACK_LISTED_KEYS: Final = frozenset(
+    {"brokerConfigPath", "configBlackList", "rocketmqHome", *TlsSettings.__struct_encode_fields__}
+)
 _ANY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
@@ -92,7 +96,6 @@ DEMANDS: Final[Mapping[str, Demand]] = {
     "authenticationEnabled": Demand(_FALSE, f"authentication {_OPEN}", "set false", True),
     "authorizationEnabled": Demand(_FALSE, f"authorization {_OPEN}", "set false", True),
     **TLS_DEMANDS,
-    "useTLS": TLS_DEMANDS["useTLS"]._replace(value="false"),
 }
 """Keys that may ask for what is not here; a broker that starts must do what its file says."""
 
@@ -120,7 +123,7 @@ def _java_name(field: str) -> str:
     return head + "".join(word.capitalize() for word in words)
 
 
-class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name):
+class BrokerConfig(TlsSettings, frozen=True, kw_only=True, rename=_java_name):
     """Everything a broker can be told; field names are RocketMQ's keys in snake case.
 
     Units are RocketMQ's: intervals in milliseconds, `file_reserved_time` in hours, sizes in
@@ -147,6 +150,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name)
     ha_housekeeping_interval: Millis = 20000
     ha_transfer_batch_size: Annotated[int, msgspec.Meta(ge=1, le=4194291)] = 32768
     ha_max_gap_not_in_sync: Count = 268435456
+    ha_tls: bool = False
     in_sync_replicas: Annotated[int, msgspec.Meta(ge=0, le=_INT32_MAX)] = 1
     min_in_sync_replicas: Annotated[int, msgspec.Meta(ge=0, le=_INT32_MAX)] = 1
     slave_timeout: Millis = 3000
@@ -351,7 +355,7 @@ def load_config(
     merged.update(_from_environment(variables))
     flags = overrides if isinstance(overrides, Mapping) else parse_assignments(overrides)
     merged.update({key: ("--set", value) for key, value in flags.items()})
-    loaded = _validate(merged, is_insecure=is_insecure)
+    loaded = _validate(with_tls_file(merged, _read_file), is_insecure=is_insecure)
     if path is None or path.endswith(".toml"):
         return loaded
     return msgspec.structs.replace(loaded, path=str(Path(path).absolute()))
@@ -426,6 +430,7 @@ def _validate(merged: Mapping[str, tuple[str, Any]], *, is_insecure: bool = Fals
 
 def _check_together(config: BrokerConfig) -> None:
     """Refuse values that are fine alone but not as a whole."""
+    config.check_tls()
     if config.mapped_file_size_consume_queue % 20:
         raise ConfigError(
             f"mappedFileSizeConsumeQueue={config.mapped_file_size_consume_queue} is not accepted: "

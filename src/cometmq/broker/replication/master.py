@@ -22,6 +22,7 @@ from cometmq.errors import CometError, RemoteProtocolError, ReplicasMissing, Sto
 from cometmq.net.byte_stream import ByteStream
 from cometmq.net.env import Environment
 from cometmq.net.network import Listener
+from cometmq.net.tls_server import replication_network
 from cometmq.store.message_store import MessageStore
 
 __all__ = ["ReplicaServer"]
@@ -84,9 +85,8 @@ class ReplicaServer:
         Raises:
             ConnectFailed: the port cannot be bound.
         """
-        self._listener = await self._env.network.listen(
-            host, port, lambda: ByteStream(self._opened)
-        )
+        network = replication_network(self._env.network, is_encrypted=self._config.ha_tls)
+        self._listener = await network.listen(host, port, lambda: ByteStream(self._opened))
         self.port = self._listener.port
 
     def stop(self) -> None:

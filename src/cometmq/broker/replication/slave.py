@@ -32,6 +32,7 @@ from cometmq.net.byte_stream import ByteStream
 from cometmq.net.channel import ChannelPool
 from cometmq.net.env import Environment
 from cometmq.net.network import parse_address
+from cometmq.net.tls_server import replication_network
 from cometmq.store.message_store import MessageStore
 from cometmq.wire.body.route import decode_kv_table
 from cometmq.wire.command.codes import RequestCode
@@ -142,7 +143,8 @@ class ReplicaClient:
         host, port = parse_address(address)
         self._ended.clear()
         self._fault = None
-        stream = await self._env.network.connect(host, port, lambda: self._made(expected))
+        network = replication_network(self._env.network, is_encrypted=self._config.ha_tls)
+        stream = await network.connect(host, port, lambda: self._made(expected))
         self._stream = stream
         self.address, self.master = address, master
         try:

@@ -10,7 +10,7 @@ only the values that ask for nothing are accepted.  Any other key is refused wit
 
 import difflib
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import (
     Annotated,
     Any,
@@ -29,6 +29,7 @@ from cometmq.errors import ConfigError
 
 __all__ = [
     "TLS_DEMANDS",
+    "TLS_FILE_KEY",
     "CheckedSettings",
     "Demand",
     "SettingTable",
@@ -37,6 +38,7 @@ __all__ = [
     "setting_text",
     "unknown_key",
     "values_of",
+    "with_tls_file",
 ]
 
 NEAR: Final = 0.6
@@ -120,18 +122,39 @@ def values_of(demands: Mapping[str, Demand]) -> dict[str, str]:
     return {key: demand.value for key, demand in demands.items() if demand.value}
 
 
-_NO_TLS: Final = "servers do not speak TLS in this version"
+TLS_FILE_KEY: Final = "tls.config.file"
 TLS_DEMANDS: Final[Mapping[str, Demand]] = {
-    "tls.server.mode": Demand(
-        ("", "permissive", "disabled"),
-        f"{_NO_TLS}, so everybody would talk to it in clear text",
-        "set permissive",
+    "tls.test.mode.enable": Demand(
+        ("", "false"),
+        "a certificate that a server makes at its start protects from nobody",
+        "set false, and tls.server.certPath and tls.server.keyPath to PEM files of your own",
         True,
     ),
-    "tls.enable": Demand(("", "false"), _NO_TLS, "set false", True),
-    "useTLS": Demand(("", "false"), _NO_TLS, "set false", True),
+    **{
+        key: Demand(("",), "the system's choice holds", "leave it out")
+        for key in ("tls.ciphers", "tls.protocols")
+    },
 }
-"""RocketMQ's switches of TLS, of broker and name server alike."""
+"""What RocketMQ's TLS has and ours has not, on broker and name server alike."""
+
+
+def with_tls_file(
+    merged: dict[str, tuple[str, Any]], read: Callable[[str], Mapping[str, Any]]
+) -> dict[str, tuple[str, Any]]:
+    """Let the settings of the file that ``tls.config.file`` names win, as RocketMQ does.
+
+    Raises:
+        ConfigError: the file has a key of something else.
+    """
+    _, named = merged.pop(TLS_FILE_KEY, ("", ""))
+    path = str(named).strip()
+    if not path:
+        return merged
+    settings = read(path)
+    for key in settings:
+        if not key.startswith("tls.") or key == TLS_FILE_KEY:
+            raise ConfigError(f"{key} (from {path}) is no key of TLS; write it into the main file")
+    return merged | {key: (path, value) for key, value in settings.items()}
 
 
 class CheckedSettings(NamedTuple):
@@ -180,9 +203,11 @@ class SettingTable:
         return accepted_values(self._kinds[self.field_of_key[key]])
 
     def texts(self, config: msgspec.Struct) -> dict[str, str]:
-        """The value of every effective key as text."""
+        """The value of every effective key as text; passwords are left out."""
         return {
-            key: setting_text(getattr(config, field)) for key, field in self.field_of_key.items()
+            key: setting_text(getattr(config, field))
+            for key, field in self.field_of_key.items()
+            if not field.endswith("_password")
         }
 
     def check(
