@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from interop.driver import Peer
@@ -70,11 +71,11 @@ def test_a_java_client_sends_and_receives(secured: Secured, tmp_path: Path) -> N
         command = driver_command(f"java-{JAVA_CLIENTS[0]}", tmp_path / "home")
     except Unavailable as reason:
         pytest.skip(str(reason))
-    options = {"name_server": secured.cluster.name_server, "tls": secured.tls}
+    options: dict[str, Any] = {"name_server": secured.cluster.name_server, "tls": secured.tls}
     with cometmq.sync.Admin(**options) as admin:
         admin.create_topic("Secret", queue_count=1)
     bodies = [f"secret {number}".encode() for number in range(20)]
-    at = {"nameServer": secured.cluster.name_server}
+    at: dict[str, Any] = {"nameServer": secured.cluster.name_server}
     with Peer("java", secured.java(command), tmp_path) as peer:
         peer.call("producer", name="p", instance="p", group="writers", **at)
         peer.call("push", name="c", instance="c", group="readers", topics={"Secret": "*"}, **at)
@@ -109,7 +110,7 @@ def test_a_java_broker_registers(secured: Secured, tmp_path: Path) -> None:
         )
     except Unavailable as reason:
         pytest.skip(str(reason))
-    options = {"name_server": secured.cluster.name_server, "tls": secured.tls}
+    options: dict[str, Any] = {"name_server": secured.cluster.name_server, "tls": secured.tls}
     with java, cometmq.sync.Admin(**options) as admin:
         wait_for(lambda: len(admin.cluster_info().brokers) == 2)
         admin.create_topic("Both", queue_count=1)
