@@ -15,8 +15,9 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from cometmq.codec.java_properties import format_properties
-from cometmq.core.base.settings import TLS_DEMANDS, SettingTable, parse_settings
+from cometmq.core.base.settings import TLS_DEMANDS, SettingTable, parse_settings, with_tls_file
 from cometmq.errors import ConfigError
+from cometmq.net.tls_server import TlsSettings
 
 __all__ = [
     "IGNORED_KEYS",
@@ -60,12 +61,13 @@ _FIXED_KEYS: Final = frozenset(
         "controllerDLegerSelfId",
         "controllerPort",
         "controllerStorePath",
+        *TlsSettings.__struct_encode_fields__,
     }
 )
 """Set by whoever starts the process."""
 
 
-class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ControllerConfig(TlsSettings, frozen=True, kw_only=True, rename="camel"):
     """Everything a controller can be told; fields are RocketMQ's keys in snake case.
 
     `controller_port` 0 lets the system choose; with -1 the port is that of the own entry of
@@ -149,7 +151,7 @@ _TABLE: Final = SettingTable(ControllerConfig, IGNORED_KEYS, TLS_DEMANDS)
 
 
 def controller_keys() -> frozenset[str]:
-    """Every key that a controller's configuration may have, but those of TLS."""
+    """Every key that a controller's configuration may have."""
     return frozenset(_TABLE.field_of_key) | IGNORED_KEYS
 
 
@@ -168,14 +170,11 @@ def load_controller_config(
     """
     merged: dict[str, tuple[str, Any]] = {}
     if path is not None:
-        try:
-            data = Path(path).read_bytes()
-        except OSError as error:
-            raise ConfigError(f"cannot read configuration file {path}: {error.strerror}") from error
-        merged.update({key: (path, value) for key, value in parse_settings(data, path).items()})
+        merged.update({key: (path, value) for key, value in _read_file(path).items()})
     merged.update({key: ("--set", value) for key, value in (overrides or {}).items()})
-    checked = _TABLE.check(merged)
+    checked = _TABLE.check(with_tls_file(merged, _read_file))
     config = msgspec.convert(checked.values, ControllerConfig)
+    config.check_tls()
     if len(config.peers()) > 1 and not config.cometmq_etcd:
         raise ConfigError(
             f"controllerDLegerPeers={config.controller_dleger_peers} names several controllers,"
@@ -186,6 +185,14 @@ def load_controller_config(
         if not endpoint.startswith(("http://", "https://")):
             raise ConfigError(f"cometmqEtcd: {endpoint} does not begin with http:// or https://")
     return LoadedControllerConfig(config, checked.ignored)
+
+
+def _read_file(path: str) -> dict[str, Any]:
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read configuration file {path}: {error.strerror}") from error
+    return parse_settings(data, path)
 
 
 def updated_config(config: ControllerConfig, changes: Mapping[str, str]) -> ControllerConfig:

@@ -12,6 +12,7 @@ from cometmq.controller.stores.file import FileStore
 from cometmq.extras import require
 from cometmq.net.env import Environment
 from cometmq.net.tls import Tls
+from cometmq.net.tls_server import secured
 from cometmq.store.base.disk import Disk
 
 __all__ = ["open_controller"]
@@ -23,7 +24,7 @@ def open_controller(config: ControllerConfig, env: Environment, disk: Disk) -> C
     Raises:
         ConfigError: the extra `etcd` is not installed, or a file of certificates cannot be read.
     """
-    return Controller(config, env, _store(config, env, disk))
+    return Controller(config, secured(env, config), _store(config, env, disk))
 
 
 def _store(config: ControllerConfig, env: Environment, disk: Disk) -> DocumentStore:

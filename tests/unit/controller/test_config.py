@@ -34,7 +34,7 @@ def test_a_controllers_file_of_rocketmq_loads(tmp_path: Path) -> None:
         ({"cometmqEtcd": "h:2379"}, "h:2379 does not begin with http"),
         ({"controllerPort": "x"}, "controllerPort=x .* is not accepted"),
         ({"controlerPort": "1"}, "did you mean controllerPort"),
-        ({"tls.server.mode": "enforcing"}, "servers do not speak TLS"),
+        ({"tls.server.mode": "enforcing"}, "needs a certificate"),
     ],
 )
 def test_a_bad_setting_names_its_key(settings: dict[str, str], message: str) -> None:
