@@ -83,6 +83,7 @@ class Fuzzer:
         self.entries = (
             *[self.run_encode] * 6,
             self.run_hash_keys,
+            self.run_link_entries,
             self.run_gather_records,
             *[self.run_copy] * 2,
             self.run_scan_records,
@@ -197,7 +198,9 @@ class Fuzzer:
         ]
         assert position < end <= len(data)
         assert sum(sizes) == len(records) <= limit - wrote
-        assert len(keys) in {0, len(sizes)}
+        assert keys is None or (
+            keys[0] == len(sizes) and keys[1] == wrote and len(keys[3]) % 8 == 0
+        )
         assert len(arrivals) <= len(sizes)
         assert len(timed) + len(halves) <= len(sizes)
         assert count_frames(answers) <= len(sizes)
@@ -205,7 +208,12 @@ class Fuzzer:
     def run_hash_keys(self) -> None:
         chance = self.chance
         batch: Any = [
-            (chance.choice(TEXTS), chance.getrandbits(62), chance.getrandbits(44), self.keys())
+            (
+                chance.choice((*TEXTS, 7)),
+                chance.getrandbits(64) >> 1,
+                chance.getrandbits(44),
+                self.keys(),
+            )
             for _ in range(chance.choice((0, 1, 3, 40)))
         ]
         if batch and chance.random() < 0.05:
@@ -217,6 +225,24 @@ class Fuzzer:
         self.scarce.value = chance.randrange(12) if chance.random() < 0.1 else -1
         columns = self.core.hash_keys(batch)
         assert len({len(column) for column in columns}) == 1
+
+    def run_link_entries(self) -> None:
+        chance = self.chance
+        count = chance.choice((0, 1, 3, 100))
+        columns = [chance.randbytes(8 * count) for _ in range(3)]
+        if chance.random() < 0.05:
+            columns[chance.randrange(3)] += bytes(8)
+        slot_count = chance.choice((1, 1023, 1025, 5000))
+        slots = bytearray(chance.randbytes(4 * slot_count))
+        pages = bytearray((slot_count + 1023) // 1024)
+        if chance.random() < 0.05:
+            (slots if chance.random() < 0.5 else pages).clear()
+        number = chance.choice((0, 1, 2**31 - 50, -1))
+        arguments = (*columns, number, *(chance.getrandbits(64) - 2**63 for _ in range(2)))
+        self.tell(repr((arguments, slots, pages)).encode())
+        entries, new_slots = self.core.link_entries(*arguments, slots, pages)
+        assert len(entries) == 20 * count
+        assert 0 <= new_slots <= count
 
     def keys(self) -> Any:
         if self.chance.random() < 0.1:
@@ -294,7 +320,7 @@ class Fuzzer:
         self.copied += count
         assert position <= end <= len(records)
         assert sum(len(queue[1]) for queue in queues) == 20 * count
-        assert len(keys) in {0, count}
+        assert keys is None or (keys[0] == count and keys[1] == wrote and len(keys[3]) % 8 == 0)
         assert count <= len(copies) <= limit - wrote
         assert waiting_ms == -1 or waiting_ms <= 1 << 40
         assert isinstance(last_offset, int)

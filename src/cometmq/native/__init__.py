@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Callable, Container, Mapping
+    from collections.abc import Callable, Container, Mapping, Sequence
 
     M = TypeVar("M")
 
@@ -38,6 +38,7 @@ __all__ = [
     "encode_send_request",
     "gather_records",
     "hash_keys",
+    "link_entries",
     "record_body",
     "scan_records",
     "take_send_answers",
@@ -52,6 +53,9 @@ LIST_KEYS: Final = 2
 
 PendingKeys = tuple[str, int, int, tuple[str | None, str | None, str | None] | bytes]
 """Topic, physical offset, store time and index keys of a message, or the hashes of the keys."""
+PendingRun = tuple[int, int, int, bytes]
+"""Of a run of messages: their number, first physical offset, store time, index entries (two 32-bit
+numbers each: hash, distance from the first physical offset)."""
 NotedTimed = tuple[int, int, int, int, str, None, int]
 """Of a timed message: queue offset, physical offset, size, slot, topic, nothing, due time."""
 NotedHalf = tuple[
@@ -60,10 +64,10 @@ NotedHalf = tuple[
 """Of a half message: queue offset, physical offset, born time, producer group; and of its commit
 topic, queue id, body, properties, flag, sysFlag, tags code, index keys."""
 EncodedRun = tuple[
-    bytes, list[tuple[Any, bytes, int, int]], list[PendingKeys], list[tuple[str, int, int, int]]
+    bytes, list[tuple[Any, bytes, int, int]], PendingRun | None, list[tuple[str, int, int, int]]
 ]
-"""Records; queues with their units, next queue offset and first physical offset; index keys;
-arrivals at watched queues, with SYNC_FLUSH at all."""
+"""Records; queues with their units, next queue offset and first physical offset; index entries,
+None without an index; arrivals at watched queues, with SYNC_FLUSH at all."""
 
 ScannedRun = tuple[
     int, int, list[tuple[Any, int, bytes]], int, list[PendingKeys],
@@ -104,6 +108,24 @@ class _CheckEntries(Protocol):
         /,
     ) -> int:
         """Return how many entries, from `entries[first]` on, are sound; update `newest`."""
+
+
+class _LinkEntries(Protocol):
+    """Makes the entries of an index file; c/index_entries.c."""
+
+    def __call__(
+        self,
+        hashes: Any,
+        offsets: Any,
+        times: Any,
+        number: int,
+        first_begin_ms: int,
+        begin_ms: int,
+        slots: Any,
+        pages: Any,
+        /,
+    ) -> tuple[bytes, int]:
+        """Return the entries, and how many slots are used for the first time; update the table."""
 
 
 class _GatherRecords(Protocol):
@@ -253,7 +275,8 @@ class _CopyEncoderType(Protocol):
 
 SendEncoder: _SendEncoderType | None = None
 CopyEncoder: _CopyEncoderType | None = None
-hash_keys: Callable[[list[PendingKeys]], tuple[bytes, bytes, bytes]] | None = None
+hash_keys: Callable[[Sequence[PendingKeys | PendingRun]], tuple[bytes, bytes, bytes]] | None = None
+link_entries: _LinkEntries | None = None
 gather_records: _GatherRecords | None = None
 cut_messages: _CutMessages | None = None
 decode_record: _DecodeRecord | None = None
@@ -269,8 +292,10 @@ else:
     try:
         _core = import_module("cometmq.native._core")
         SendEncoder, CopyEncoder = _core.SendEncoder, _core.CopyEncoder
-        hash_keys, gather_records, cut_messages, decode_record, record_body = (
-            _core.hash_keys, _core.gather_records,
+        hash_keys, link_entries, gather_records = (
+            _core.hash_keys, _core.link_entries, _core.gather_records,
+        )  # fmt: skip
+        cut_messages, decode_record, record_body = (
             _core.cut_messages, _core.decode_record, _core.record_body,
         )  # fmt: skip
         encode_send_request, take_send_answers = _core.encode_send_request, _core.take_send_answers

@@ -56,7 +56,7 @@ def test_empty_parts() -> None:
     data = frames(4)
     end, answers, (records, _, keys, arrivals), _, _ = encode(encoder(Queue()), data)
     assert end == len(data)
-    assert (len(keys), len(arrivals)) == (4, 4)
+    assert (keys[0], len(arrivals)) == (4, 4)
     assert records.count(b"body") == 4
     assert answers.count(b"queueOffset") == 4
 

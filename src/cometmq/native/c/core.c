@@ -25,6 +25,12 @@ PyDoc_STRVAR(hash_keys_doc,
              "Hash the index keys of messages: (hashes, physical offsets, store times), each the\n"
              "bytes of 64-bit numbers.");
 
+PyDoc_STRVAR(link_entries_doc,
+             "link_entries(hashes, offsets, times, number, first_begin_ms, begin_ms, slots, pages)\n--\n\n"
+             "Make index entries, from a number on, of three columns of 64-bit numbers: (bytes,\n"
+             "number of slots used for the first time).  The slot table, 32-bit numbers, leads to\n"
+             "them afterwards; `pages` has a byte for 1024 slots, 1 where the table changed.");
+
 PyDoc_STRVAR(gather_records_doc,
              "gather_records(units, first, count, codes, max_count, max_bytes, span_max, read)\n"
              "--\n\n"
@@ -77,6 +83,7 @@ static PyMethodDef functions[] = {
     {"encode_send_request", encode_send_request, METH_VARARGS, encode_send_doc},
     {"gather_records", gather_records, METH_VARARGS, gather_records_doc},
     {"hash_keys", hash_keys, METH_O, hash_keys_doc},
+    {"link_entries", link_entries, METH_VARARGS, link_entries_doc},
     {"record_body", record_body, METH_VARARGS, record_body_doc},
     {"scan_records", scan_records, METH_VARARGS, scan_records_doc},
     {"take_send_answers", take_send_answers, METH_VARARGS, take_send_answers_doc},

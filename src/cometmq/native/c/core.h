@@ -18,6 +18,10 @@ static inline PyObject *buffer_bytes(const Buffer *buffer) {
 /* hash_keys(batch) -> (hashes, physical offsets, store times): index_keys.c. */
 PyObject *hash_keys(PyObject *module, PyObject *batch);
 
+/* link_entries(hashes, offsets, times, number, first_begin_ms, begin_ms, slots, pages):
+ * index_entries.c. */
+PyObject *link_entries(PyObject *module, PyObject *arguments);
+
 /* gather_records(units, first, count, codes, max_count, max_bytes, span_max, read): records.c. */
 PyObject *gather_records(PyObject *module, PyObject *arguments);
 

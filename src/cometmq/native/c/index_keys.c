@@ -2,12 +2,14 @@
  *
  * As KeyHasher.hash_batch of store/index/keys.py: an entry for UNIQ_KEY, one for each of KEYS, one
  * for "T#" + TAGS, in this order, with the hash that Java's IndexFile gives the key
- * (docs/internals/store.md#index).  A message that SendEncoder encoded has its hashes already.
+ * (docs/internals/store.md#index).  A run that the core encoded has its hashes already, and a stored
+ * message that scan_records read.
  */
 #define PY_SSIZE_T_CLEAN
 #include "core.h"
 
 #include "hash.h"
+#include "message_keys.h"
 
 /* Columns of the result: hash, physical offset, store time; numbers of 64 bits of this machine. */
 typedef struct {
@@ -76,7 +78,22 @@ static bool add_texts(Entries *entries, uint32_t prefix, PyObject *texts, PyObje
                                        physical_offset, store_ms);
 }
 
-/* Add the hashes that SendEncoder noted: numbers of 32 bits of this machine. */
+/* Add the entries of a run: IndexEntry, one behind the other. */
+static bool add_run(Entries *entries, PyObject *run, int64_t physical_offset, int64_t store_ms) {
+    Cursor cursor =
+        cursor_of((Span){(const uint8_t *)PyBytes_AsString(run), (size_t)PyBytes_Size(run)});
+    const uint8_t *next;
+    while ((next = read_bytes(&cursor, sizeof(IndexEntry))) != NULL) {
+        IndexEntry entry;
+        memcpy(&entry, next, sizeof entry);
+        int64_t position = (int64_t)((uint64_t)physical_offset + entry.distance);
+        if (!add_entry(entries, entry.hash, position, store_ms))
+            return false;
+    }
+    return true;
+}
+
+/* Add the hashes that scan_records noted: numbers of 32 bits of this machine. */
 static bool add_hashes(Entries *entries, PyObject *hashes, int64_t physical_offset,
                        int64_t store_ms) {
     Cursor cursor = cursor_of(
@@ -111,7 +128,9 @@ static bool add_batch(Entries *entries, PyObject *batch, PyObject **owner) {
             return false;
         }
         if (PyBytes_Check(keys)) {
-            if (!add_hashes(entries, keys, physical_offset, store_ms))
+            /* A run has the number of its messages in place of a topic. */
+            if (!(PyLong_Check(topic) ? add_run : add_hashes)(entries, keys, physical_offset,
+                                                              store_ms))
                 return false;
             continue;
         }

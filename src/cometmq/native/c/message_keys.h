@@ -37,6 +37,13 @@ bool read_message_keys(Span text, MessageKeys *keys);
  * names the last one with a value counts, and the last property may lack its separator. */
 void find_message_keys(Span properties, MessageKeys *keys);
 
+/* An index entry of a run: the hash of its key, and how far behind the run's first record the
+ * message's record begins. */
+typedef struct {
+    uint32_t hash;
+    uint32_t distance;
+} IndexEntry;
+
 enum { STORED_KEYS_MAX = 32 };
 
 /* Put the hashes of a stored message's index entries into `hashes`, in Java's order; `prefix` is

@@ -46,6 +46,7 @@ void store_free(Store *store) {
     buffer_free(&store->records);
     buffer_free(&store->stored);
     buffer_free(&store->units);
+    buffer_free(&store->entries);
 }
 
 /* -- queues of a run -------------------------------------------------------------------------- */
@@ -199,17 +200,24 @@ static int hash_index_keys(const RunQueue *queue, const MessageKeys *keys, uint3
     return count;
 }
 
-/* Note what the index needs of a message: topic, position, store time, hashes of its keys. */
-static bool note_index_keys(Run *run, const RunQueue *queue, const Message *message) {
-    PyObject *position = PyLong_FromLongLong(run->wrote);
-    PyObject *packed = PyBytes_FromStringAndSize(
-        (const char *)message->hashes, message->hash_count * (Py_ssize_t)sizeof *message->hashes);
-    PyObject *note = NULL;
-    if (position != NULL && packed != NULL)
-        note = PyTuple_Pack(4, queue->topic, position, run->store_ms, packed);
-    Py_XDECREF(position);
-    Py_XDECREF(packed);
-    return append_new(run->index_keys, note);
+/* Note the index entries of a message; false without memory. */
+static bool note_entries(Run *run, const Message *message) {
+    IndexEntry entry = {.distance = (uint32_t)(run->wrote - run->start)};
+    for (int i = 0; i < message->hash_count; i++) {
+        entry.hash = message->hashes[i];
+        if (!buffer_add(&run->store->entries, &entry, sizeof entry))
+            return false;
+    }
+    return true;
+}
+
+/* The index entries of all messages, or None; NULL with an exception. */
+static PyObject *entries_of(const Run *run) {
+    const Store *store = run->store;
+    if (!store->is_indexed)
+        return Py_NewRef(Py_None);
+    return Py_BuildValue("(nLON)", (Py_ssize_t)(store->stored.size / sizeof(StoredMessage)),
+                         (long long)run->start, run->store_ms, buffer_bytes(&store->entries));
 }
 
 static bool note_arrival(Run *run, const RunQueue *queue, int64_t tags_code) {
@@ -258,12 +266,11 @@ static bool add_message(Run *run, RunQueue *queue, const Message *message) {
     uint8_t *record = buffer_room(&store->records, message->size);
     StoredMessage stored = {run->wrote, message->tags_code, message->size,
                             (uint32_t)(queue - run->queues)};
-    if (record == NULL || !buffer_add(&store->stored, &stored, sizeof stored))
+    if (record == NULL || !buffer_add(&store->stored, &stored, sizeof stored) ||
+        (store->is_indexed && !note_entries(run, message)))
         return PyErr_NoMemory(), false;
     write_record(record, run, queue, message);
     store->records.size += message->size;
-    if (store->is_indexed && !note_index_keys(run, queue, message))
-        return false;
     if (queue->count++ == 0)
         queue->first_position = run->wrote;
     queue->next_offset++;
@@ -283,22 +290,20 @@ bool add_messages(Run *run, RunQueue *queue, const Message *messages, size_t cou
 bool run_open(Run *run, Store *store, int64_t wrote, int64_t limit, PyObject *store_ms,
               int64_t body_bytes_max) {
     run->store = store;
-    run->wrote = wrote;
+    run->start = run->wrote = wrote;
     run->limit = limit;
     run->store_ms = store_ms;
     run->body_bytes_max = body_bytes_max;
-    store->records.size = store->stored.size = 0;
+    store->records.size = store->stored.size = store->entries.size = 0;
     store->is_busy = true;
-    run->index_keys = PyList_New(0);
     run->arrivals = PyList_New(0);
-    return run->index_keys != NULL && run->arrivals != NULL;
+    return run->arrivals != NULL;
 }
 
 void run_close(Run *run) {
     run->store->is_busy = false;
     for (size_t i = 0; i < run->queue_count; i++)
         close_queue(&run->queues[i]);
-    Py_CLEAR(run->index_keys);
     Py_CLEAR(run->arrivals);
 }
 
@@ -348,6 +353,6 @@ PyObject *run_result(const Run *run) {
     }
     if (queues == NULL)
         return NULL;
-    return Py_BuildValue("(NNOO)", buffer_bytes(&run->store->records), queues, run->index_keys,
+    return Py_BuildValue("(NNNO)", buffer_bytes(&run->store->records), queues, entries_of(run),
                          run->arrivals);
 }

@@ -31,7 +31,7 @@ typedef struct {
     /* SYNC_FLUSH: messages become visible after their flush. */
     int is_sync;
     /* What a run needs for a moment, kept between runs. */
-    Buffer records, stored, units;
+    Buffer records, stored, units, entries;
     bool is_busy;
 } Store;
 
@@ -72,11 +72,12 @@ typedef struct {
 
 typedef struct {
     Store *store;
-    int64_t wrote, limit, body_bytes_max;
+    /* Physical offsets of the first record and of the next one, and where the log file ends. */
+    int64_t start, wrote, limit;
+    int64_t body_bytes_max;
     PyObject *store_ms;
     RunQueue queues[QUEUES_MAX];
     size_t queue_count;
-    PyObject *index_keys;
     PyObject *arrivals;
 } Run;
 
@@ -110,7 +111,9 @@ bool has_room(const Run *run, const Message *messages, size_t count);
 /* Add messages to a queue, for which there is room; false with an exception. */
 bool add_messages(Run *run, RunQueue *queue, const Message *messages, size_t count);
 
-/* (records, queues, index keys, arrivals): queue, units, next queue offset, first position each. */
+/* (records, queues, index entries, arrivals).  Of each queue: queue, units, next queue offset, first
+ * position.  The index entries, None without an index, have number of messages, first position, store
+ * time and bytes; index_keys.c reads them. */
 PyObject *run_result(const Run *run);
 
 #endif

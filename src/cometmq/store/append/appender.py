@@ -237,12 +237,13 @@ class Appender:
 
     def append_encoded(self, run: EncodedRun, store_ms: int) -> None:
         """Append simple records that the native core has encoded for the room that `room` gave."""
-        records, queues, keys, arrivals = run
+        records, queues, entries, arrivals = run
         for queue, units, _, _ in queues:
             queue.tail += units
         end = self._write(self._log.wrote, records)
         self.last_store_ms = store_ms
-        self._keys += keys
+        if entries is not None:
+            self._index.add_run(entries)
         is_sync = self._is_sync
         for queue, _, following, position in queues:
             queue.max = following
@@ -600,7 +601,7 @@ class Appender:
         self._raise_refusal()
         self._checked_ms = store_ms
         self._origins = {}
-        if len(self._keys) > _KEYS_WAITING_MAX:
+        if self._index.waiting_count > _KEYS_WAITING_MAX:
             self._index.drain(store_ms)
         if self._log.is_active_file_cut():
             self._leave_cut_file()

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from cometmq import native
 from cometmq.codec.index import (
     INDEX_ENTRY,
     INDEX_ENTRY_BYTES,
@@ -274,12 +275,44 @@ class IndexFile:
 
         Returns the write of the entries; the caller adds the head's.
         """
-        import numpy as np
-
         slots = self.slots
         assert slots is not None
-        count = len(hashes)
         start = self.header.index_count
+        header_ms = self.header.begin_timestamp_ms
+        # The very first entry of a file counts from the begin that the head has until then.
+        begin_ms = int(times_ms[0]) if start <= 1 else header_ms
+        link = self._link if native.link_entries is None else native.link_entries
+        entries, new_slots = link(
+            hashes, offsets, times_ms, start, header_ms, begin_ms, slots, self._dirty_pages
+        )
+        self._count(
+            len(hashes),
+            new_slots,
+            int(offsets[0]),
+            int(times_ms[0]),
+            int(offsets[-1]),
+            int(times_ms[-1]),
+        )
+        return entry_position(start, self.slot_count), entries
+
+    def _link(
+        self,
+        hashes: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        times_ms: NDArray[np.int64],
+        start: int,
+        first_begin_ms: int,
+        begin_ms: int,
+        slots: NDArray[np.int32],
+        dirty_pages: NDArray[np.bool_],
+    ) -> tuple[bytes, int]:
+        """Return entries from number `start` on, and how many slots are used for the first time.
+
+        The slot table leads to them afterwards.
+        """
+        import numpy as np
+
+        count = len(hashes)
         numbers = np.arange(start, start + count, dtype=np.int32)
         buckets = hashes % self.slot_count
         # Sorted by bucket, each entry but the first of its bucket points to its neighbour.
@@ -293,38 +326,14 @@ class IndexFile:
         previous = np.empty(count, dtype=np.int32)
         previous[order] = previous_sorted
         slots[sorted_buckets] = sorted_numbers
-        self._dirty_pages[sorted_buckets // _PAGE_SLOTS] = True
+        dirty_pages[sorted_buckets // _PAGE_SLOTS] = True
         entries = np.empty(count, dtype=_ENTRY_DTYPE)
         entries["hash"] = hashes
         entries["offset"] = offsets
         entries["previous"] = previous
-        entries["delta"] = self._deltas(times_ms)
-        self._count(
-            count,
-            int(np.count_nonzero(previous == 0)),
-            int(offsets[0]),
-            int(times_ms[0]),
-            int(offsets[-1]),
-            int(times_ms[-1]),
-        )
-        return entry_position(start, self.slot_count), entries.tobytes()
-
-    def _deltas(self, times_ms: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the seconds of entries since the file's first one.
-
-        The very first entry of a file counts from the begin that the head has until then.
-        """
-        import numpy as np
-
-        first = self._delta(int(times_ms[0]))
-        begin_ms = self.header.begin_timestamp_ms
-        if self.header.index_count <= 1:
-            begin_ms = int(times_ms[0])
-        if begin_ms <= 0:
-            return np.zeros(len(times_ms), dtype=np.int64)
-        deltas = np.clip((times_ms - begin_ms) // 1000, 0, _INT_MAX)
-        deltas[0] = first
-        return deltas
+        entries["delta"] = _seconds_since(begin_ms, times_ms)
+        entries["delta"][:1] = _seconds_since(first_begin_ms, times_ms[:1])
+        return entries.tobytes(), int(np.count_nonzero(previous == 0))
 
     def slot_writes(self) -> Callable[[], None] | None:
         """Return a function that writes the table's changed pages, for a worker; None without any.
@@ -404,6 +413,11 @@ class IndexFile:
             return int(self.load_slots()[slot])
         raw = self.file.read(slot_position(slot), 4)
         return int(INDEX_SLOT.unpack(raw)[0]) if len(raw) == 4 else 0
+
+
+def _seconds_since(begin_ms: int, times_ms: NDArray[np.int64]) -> Any:
+    """Return the seconds of entries since the first one of their file, as entries state them."""
+    return ((times_ms - begin_ms) // 1000).clip(0, _INT_MAX) if begin_ms > 0 else 0
 
 
 def hash_many(texts: Sequence[str], prefixes: Sequence[int] | int) -> NDArray[np.int64]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from cometmq import native
 from cometmq.codec.index import index_key, index_tag_key
 from cometmq.codec.java_hash import index_key_hash, java_hash
+from cometmq.native import PendingKeys, PendingRun
 from cometmq.store.base.dispatch import index_keys_of
 from cometmq.store.index.file import hash_many
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from cometmq.store.base.results import IndexKeys
     from cometmq.store.log.reader import ScannedRecord
 
-__all__ = ["KeyHasher", "PendingKeys", "key_hashes", "key_texts", "record_key_texts"]
+__all__ = ["KeyHasher", "PendingItem", "item_entries", "key_texts", "record_key_texts"]
 
 # Hashes in each cache: of topics, and of pairs of topic and tags.
 _CACHE_MAX: Final = 1 << 15
@@ -32,10 +33,10 @@ _FIELDS: Final[tuple[Callable[[Any], Any], ...]] = tuple(itemgetter(index) for i
 
 Key = TypeVar("Key")
 
-PendingKeys = tuple[str, int, int, "IndexKeys | bytes"]
-"""Topic, physical offset, store time and keys of a message that is not indexed yet.
+PendingItem = PendingKeys | PendingRun
+"""A message that is not indexed yet, or a run of them.
 
-The native core gives the hashes of the keys instead, 4 bytes each, in this machine's order."""
+Recovery with the native core has the hashes of a message's keys, 4 bytes each, in place of keys."""
 
 
 def key_texts(topic: str, keys: IndexKeys) -> list[str]:
@@ -51,11 +52,20 @@ def key_texts(topic: str, keys: IndexKeys) -> list[str]:
     return texts
 
 
-def key_hashes(topic: str, keys: IndexKeys | bytes) -> list[int]:
-    """Return the hashes under which a message is indexed, in upstream's order."""
-    if isinstance(keys, bytes):
-        return list(memoryview(keys).cast("I"))
-    return [index_key_hash(text) for text in key_texts(topic, keys)]
+def item_entries(item: PendingItem) -> list[tuple[int, int]]:
+    """Return hash and physical offset of each entry of a message or run, in upstream's order."""
+    topic, first_offset, _, keys = item
+    if not isinstance(keys, bytes):
+        assert isinstance(topic, str)
+        return [(index_key_hash(text), first_offset) for text in key_texts(topic, keys)]
+    numbers = memoryview(keys).cast("I").tolist()
+    if isinstance(topic, str):
+        return [(key_hash, first_offset) for key_hash in numbers]
+    distances = numbers[1::2]
+    return [
+        (key_hash, first_offset + distance)
+        for key_hash, distance in zip(numbers[::2], distances, strict=True)
+    ]
 
 
 def record_key_texts(record: ScannedRecord) -> list[str]:
@@ -71,7 +81,7 @@ class KeyHasher:
         self._prefixes: dict[str, int] = {}
         self._tag_hashes: dict[tuple[str, str], int] = {}
 
-    def hash_batch(self, batch: list[PendingKeys]) -> tuple[Any, Any, Any]:
+    def hash_batch(self, batch: Sequence[PendingItem]) -> tuple[Any, Any, Any]:
         """Return three arrays: hash, physical offset and store time of every entry of a batch."""
         import numpy as np
 

@@ -23,13 +23,14 @@ from cometmq.codec.index import (
 )
 from cometmq.codec.java_hash import index_key_hash
 from cometmq.store.base.results import QueryResult
+from cometmq.store.index.keys import item_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cometmq.store.base.results import IndexKeys
     from cometmq.store.index.file import FileWrite, IndexFile
-    from cometmq.store.index.keys import PendingKeys
+    from cometmq.store.index.keys import PendingItem
 
 __all__ = ["IndexQuery", "Unwritten"]
 
@@ -69,7 +70,7 @@ class IndexQuery:
 
     def plan(
         self,
-        pending: Sequence[PendingKeys],
+        pending: Sequence[PendingItem],
         files: Sequence[IndexFile],
         unwritten: list[Unwritten],
     ) -> Callable[[], QueryResult]:
@@ -87,7 +88,7 @@ class IndexQuery:
         return lambda: self._run(pending, snapshots)
 
     def _run(
-        self, pending: Sequence[PendingKeys], snapshots: Sequence[_FileSnapshot]
+        self, pending: Sequence[PendingItem], snapshots: Sequence[_FileSnapshot]
     ) -> QueryResult:
         offsets = self._pending_offsets(
             pending, snapshots[0].header.begin_timestamp_ms if snapshots else 0
@@ -103,10 +104,12 @@ class IndexQuery:
         newest = snapshots[0].header if snapshots else _EMPTY
         updated_ms, updated_offset = newest.end_timestamp_ms, newest.end_physical_offset
         if pending:
-            _, updated_offset, updated_ms, _ = pending[-1]
+            topic, updated_offset, updated_ms, _ = pending[-1]
+            if isinstance(topic, int):
+                updated_offset = max(offset for _, offset in item_entries(pending[-1]))
         return QueryResult(sorted(offsets), updated_ms, updated_offset)
 
-    def _pending_offsets(self, pending: Sequence[PendingKeys], first_ms: int) -> list[int]:
+    def _pending_offsets(self, pending: Sequence[PendingItem], first_ms: int) -> list[int]:
         """Return the offsets of messages with the key that are not indexed yet, newest first.
 
         Args:
@@ -116,16 +119,22 @@ class IndexQuery:
         offsets: list[int] = []
         if not first_ms and pending:
             first_ms = pending[0][2]
-        for topic, physical_offset, store_ms, keys in reversed(pending):
+        for item in reversed(pending):
+            topic, physical_offset, store_ms, keys = item
             if len(offsets) >= self._max_count:
                 break
-            if topic != self._topic:
+            if isinstance(topic, str) and topic != self._topic:
                 continue
             # An entry states its time in whole seconds after the file's first one.
             time_ms = store_ms - (store_ms - first_ms) % 1000
             if not self._begin_ms <= time_ms <= self._end_ms:
                 continue
-            if self._has_key(keys):
+            if isinstance(topic, int):
+                entries = reversed(item_entries(item))
+                with_key = [offset for key_hash, offset in entries if key_hash == self._hash]
+                # A message may have the key twice.
+                offsets += list(dict.fromkeys(with_key))[: self._max_count - len(offsets)]
+            elif self._has_key(keys):
                 offsets.append(physical_offset)
         return offsets
 

@@ -29,18 +29,19 @@ from cometmq.codec.index import (
 )
 from cometmq.errors import DiskFull
 from cometmq.store.index.file import IndexFile
-from cometmq.store.index.keys import KeyHasher, key_hashes
+from cometmq.store.index.keys import KeyHasher, item_entries
 from cometmq.store.index.query import IndexQuery, Unwritten
 from cometmq.store.log.unsynced import mark_unsynced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from cometmq.native import PendingRun
     from cometmq.store.base.config import StoreConfig
     from cometmq.store.base.disk import Disk, Workers
     from cometmq.store.base.results import QueryResult
     from cometmq.store.index.file import HasKey
-    from cometmq.store.index.keys import PendingKeys
+    from cometmq.store.index.keys import PendingItem
 
 __all__ = ["MOVES", "IndexEvent", "IndexService", "IndexState", "move"]
 
@@ -49,6 +50,9 @@ _NAME_DIGITS: Final = 17
 # Up to this many messages are added entry by entry, without numpy and without the slot table.
 _FEW_MESSAGES: Final = 64
 _BATCH_MESSAGES: Final = 512
+# Of many waiting messages, a turn adds this part if it is more: with a fixed number, messages that
+# come faster would wait until there are too many, and then stall the loop.
+_BATCH_PART: Final = 32
 # While a worker reads the slot table, up to this many messages wait; then the loop reads it.
 _WAITING_MAX: Final = 200_000
 _SLOTS_WRITE_INTERVAL_MS: Final = 5_000
@@ -131,7 +135,9 @@ class IndexService:
         self.path = f"{config.root}/index"
         self.is_enabled = config.is_index_enabled
         self.files: list[IndexFile] = []
-        self.pending: list[PendingKeys] = []
+        self.pending: list[PendingItem] = []
+        self._run_excess = 0
+        """How many more messages wait than `pending` has items: a run is one item."""
         self.config = config
         self._disk = disk
         self._workers = workers
@@ -169,6 +175,24 @@ class IndexService:
         if self._unwritten:
             return self._unwritten[0][2]
         return self.pending[0][1] if self.pending else self._wrote()
+
+    @property
+    def waiting_count(self) -> int:
+        """How many messages are not indexed yet."""
+        return len(self.pending) + self._run_excess
+
+    def add_run(self, run: PendingRun) -> None:
+        """Let the messages of a run, which the native core has encoded, wait for the index."""
+        self.pending.append(run)
+        self._run_excess += run[0] - 1
+
+    def _remove(self, items: Sequence[PendingItem]) -> None:
+        """Remove the first pending items, these, which are in a file now."""
+        del self.pending[: len(items)]
+        if self._run_excess:
+            for count, *_ in items:
+                if isinstance(count, int):
+                    self._run_excess -= count - 1
 
     @property
     def has_unwritten(self) -> bool:
@@ -349,16 +373,16 @@ class IndexService:
                 self._move(IndexEvent.DISK_FREED)
 
     def _drain_batch(self) -> None:
-        pending = self.pending
-        if len(pending) > _WAITING_MAX:
+        waiting_count = self.waiting_count
+        if waiting_count > _WAITING_MAX:
             self.drain_all()
             return
         if self.state & IndexState.LOADING:
             return
-        if len(pending) <= _FEW_MESSAGES and self._can_add_singly():
-            self._add_singly(len(pending))
+        if waiting_count <= _FEW_MESSAGES and self._can_add_singly():
+            self._add_singly(waiting_count)
         elif self._make_slots():
-            self._add_batch(_BATCH_MESSAGES)
+            self._add_batch(max(_BATCH_MESSAGES, waiting_count // _BATCH_PART))
 
     def _can_add_singly(self) -> bool:
         """Return whether entries can be added through the slots in the file."""
@@ -370,7 +394,7 @@ class IndexService:
         if not self.is_enabled:
             return
         while self.pending:
-            if len(self.pending) <= _FEW_MESSAGES and self._can_add_singly():
+            if self.waiting_count <= _FEW_MESSAGES and self._can_add_singly():
                 self._add_singly(_FEW_MESSAGES)
             else:
                 self._add_batch(_BATCH_MESSAGES)
@@ -407,23 +431,27 @@ class IndexService:
     def _add_singly(self, count: int) -> None:
         """Add the first `count` pending messages entry by entry."""
         added = 0
+        items = self.pending[:count]
         try:
-            for topic, physical_offset, store_ms, keys in self.pending[:count]:
-                for key_hash in key_hashes(topic, keys):
+            for item in items:
+                for key_hash, physical_offset in item_entries(item):
                     file = self._file_with_room()
-                    file.add_one(key_hash, physical_offset, store_ms)
+                    file.add_one(key_hash, physical_offset, item[2])
                 added += 1
         finally:
             # A full disk may have ended the loop early.
-            del self.pending[:added]
+            self._remove(items[:added])
             newest = self.newest
             if newest is not None and added:
                 position, head = newest.head_write()
                 newest.file.write(position, head)
 
     def _add_batch(self, count: int) -> None:
-        """Add the first `count` pending messages with numpy, in further files where one is full."""
-        batch = self.pending[:count]
+        """Add the first pending messages together, in further files where one is full.
+
+        They are `count` or all; more only at the end of a run.
+        """
+        batch = self._first_items(count)
         if not batch:
             return
         hashes, offsets, times_ms = self._hasher.hash_batch(batch)
@@ -437,7 +465,19 @@ class IndexService:
             self._unwritten.append((file, write, batch[0][1]))
             self._unwritten.append((file, file.head_write(), batch[0][1]))
             start = end
-        del self.pending[: len(batch)]
+        self._remove(batch)
+
+    def _first_items(self, count: int) -> list[PendingItem]:
+        """Return the first pending items, as many as have `count` messages."""
+        if not self._run_excess:
+            return self.pending[:count]
+        number = 0
+        for topic, *_ in self.pending:
+            if count <= 0:
+                break
+            number += 1
+            count -= topic if isinstance(topic, int) else 1
+        return self.pending[:number]
 
     # -- files ---------------------------------------------------------------------------
 
