@@ -353,8 +353,14 @@ class ChannelPool:
         if attempt is None:
             attempt = asyncio.ensure_future(self._connect(address, timeout_ms))
             self._connecting[address] = attempt
-            attempt.add_done_callback(lambda _: self._connecting.pop(address, None))
+            attempt.add_done_callback(lambda ended: self._attempted(address, ended))
         return await asyncio.shield(attempt)
+
+    def _attempted(self, address: str, attempt: asyncio.Future[Channel]) -> None:
+        self._connecting.pop(address, None)
+        if not attempt.cancelled():
+            # Whoever waited may have been cancelled: asyncio would log an error that nobody reads.
+            attempt.exception()
 
     async def _connect(self, address: str, timeout_ms: int) -> Channel:
         host, port = parse_address(address)

@@ -28,6 +28,7 @@ from cometmq.codec.stored_message import BODY_POSITION_V4
 from cometmq.errors import DiskFull, StoreError, StoreLocked
 from cometmq.testing.inode import PAGE_BYTES, Inode, ReservedInode, SparseInode
 from cometmq.testing.loop import NodeCrashed, current_lifetime
+from cometmq.testing.markers import override
 
 if TYPE_CHECKING:
     from cometmq.store.base.disk import Mapping
@@ -176,8 +177,19 @@ class SimDisk:
         for path in sorted(self._files):
             self._files[path].power_cut(self._chance)
 
+    def tear_pages(self, inode: Inode, position: int, data: _Bytes) -> None:
+        """Let a write take effect up to a page's end, as its process was killed within it.
+
+        Kernels look for a kill only between the pages of a write.
+        """
+        first_end = position // PAGE_BYTES * PAGE_BYTES + PAGE_BYTES
+        ends = range(first_end, position + len(data), PAGE_BYTES)
+        end = self._chance.choice([position, *ends, position + len(data)])
+        if end > position:
+            inode.write(position, data[: end - position])
+
     def tear(self, inode: Inode, position: int, data: _Bytes) -> None:
-        """Let a write take effect in part, as its process was killed within it.
+        """Let a write to a log file take effect in part, as its process was killed within it.
 
         Records are copied one after the other.  In the one that the kill interrupts a hole may be
         left behind its head: harsher than kernels, which copy forward, so that a run shows whether
@@ -526,10 +538,14 @@ class SimRandomFile:
             self._disk.enter_file("write", self.path, self._life)
         except NodeCrashed:
             if self.boot == self._disk.boot and self._life + 1 == self._disk.life:
-                self._disk.tear(self._inode, position, data)
+                self._tear(position, data)
             raise
         self._disk.grow(self.path, self._inode, position, len(data))
         self._inode.write(position, data)
+
+    def _tear(self, position: int, data: _Bytes) -> None:
+        """Write a part of what a kill interrupted."""
+        self._disk.tear_pages(self._inode, position, data)
 
     def sync(self) -> None:
         self._disk.enter_file("sync", self.path, self._life)
@@ -551,6 +567,10 @@ class SimRandomFile:
 
 class SimLogFile(SimRandomFile):
     """A log file, which can be written through memory as well."""
+
+    @override
+    def _tear(self, position: int, data: _Bytes) -> None:
+        self._disk.tear(self._inode, position, data)
 
     def map(self, position: int, length: int) -> memoryview:
         """A view of the file's bytes, which writes to the file.

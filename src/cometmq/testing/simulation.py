@@ -96,6 +96,8 @@ class Node:
         self._lives: list[Lifetime] = []
         self._waiting: dict[asyncio.Future[Any], None] = {}
         self.clock = VirtualClock(world.loop.time)
+        self.paused_s = 0.0
+        """For how long the machine has stood still so far, without a pause under way."""
         self._environment = self._begin_life()
 
     @property
@@ -192,6 +194,7 @@ class Node:
         try:
             await asyncio.sleep(seconds)
         finally:
+            self.paused_s += seconds
             life.resume(self._world.loop)
 
     def crash_at(

@@ -1,14 +1,17 @@
 """A client's connection gives each answer to the request that waits for it."""
 
 import asyncio
+import gc
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from cometmq import native
+from cometmq.errors import ConnectFailed
 from cometmq.net import channel as channel_module
-from cometmq.net.channel import Channel, SendToken
+from cometmq.net.channel import Channel, ChannelPool, SendToken
 from cometmq.net.env import system_environment
 from cometmq.wire.command.command import RemotingCommand
 from cometmq.wire.header.fast_decode import PlainSendAnswer, decode_plain_answer
@@ -70,3 +73,32 @@ def test_a_send_that_breaks_takes_no_answer_from_the_others(
     with caplog.at_level(logging.ERROR, "cometmq.net"):
         assert asyncio.run(answers_of([data], breaking=2)) == [10, 30, 40, 5]
     assert "an answer of 127.0.0.1:1 could not be handled" in caplog.text
+
+
+class Refusing:
+    """A network on which every attempt to connect fails after a turn of the loop."""
+
+    async def connect(self, *arguments: Any) -> None:
+        await asyncio.sleep(0)
+        raise ConnectFailed("nobody listens there")
+
+
+def test_a_failed_attempt_that_nobody_waits_for_is_not_an_error() -> None:
+    """Whoever asked for the connection was cancelled; asyncio must not log an exception."""
+    logged: list[dict[str, Any]] = []
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+        network: Any = Refusing()
+        pool = ChannelPool(replace(system_environment(), network=network))
+        asked = asyncio.ensure_future(pool.get("127.0.0.1:1"))
+        await asyncio.sleep(0)
+        asked.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert asked.cancelled()
+        assert not pool._connecting
+        gc.collect()
+
+    asyncio.run(scenario())
+    assert not logged

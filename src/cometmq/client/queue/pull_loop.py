@@ -282,7 +282,7 @@ class PullLoop:
         channel = self._instance.pool.open_channel(address) if address is not None else None
         if channel is None or not self._instance.is_greeted(channel):
             self.state = move(self.state, PullEvent.CONNECT)
-            self._instance.spawn(self._connect(address), f"connect-{self.queue}")
+            self._instance.spawn(self._connect(self._number, address), f"connect-{self.queue}")
             return
         self.state = move(self.state, PullEvent.SEND)
         self._number += 1
@@ -329,8 +329,8 @@ class PullLoop:
         self.state = move(self.state, event)
         self._timer = self._loop.call_later(pause_s, self.pull)
 
-    async def _connect(self, address: str | None) -> None:
-        number = self._number
+    async def _connect(self, number: int, address: str | None) -> None:
+        """Connect to the broker; ``number`` was the loop's when this task was made."""
         try:
             if address is None:
                 await self._instance.refresh_route(self.queue.topic)
@@ -492,7 +492,9 @@ class PullLoop:
             log.debug("%s: %s; sending a heartbeat", self.queue, text)
             self._errors_in_row += 1
             self.state = move(self.state, PullEvent.INTRODUCE)
-            self._instance.spawn(self._introduce(), f"heartbeat-{self.queue.broker_name}")
+            self._instance.spawn(
+                self._introduce(self._number), f"heartbeat-{self.queue.broker_name}"
+            )
         elif code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and self._bulk_address is not None:
             # Another broker now listens at this address.
             self._instance.forget_features(self._bulk_address)
@@ -508,9 +510,8 @@ class PullLoop:
         else:
             self._failed(text)
 
-    async def _introduce(self) -> None:
+    async def _introduce(self, number: int) -> None:
         """Send a heartbeat to a broker that does not know this consumer, then pull again."""
-        number = self._number
         address = self._instance.routes.address(self.queue.broker_name)
         if address is not None:
             await self._instance.heartbeat_to(address)

@@ -10,7 +10,8 @@ that may be added a second time after a crash; two units of a slot that lead to 
 once.
 
 Recovery follows ``TimerMessageStore.recover`` (RocketMQ 5.4.0).  The units behind the flushed
-position of the timer log are added to their slots again.  Then the queue is read from behind the
+position of the timer log are added to their slots again, except the last one where a crash has left
+it in part (Java adds it).  Then the queue is read from behind the
 messages of these units.  Java reads it from the checkpoint's queue offset instead and adds those
 messages twice.
 
@@ -32,6 +33,7 @@ from cometmq.codec.timer import (
     TimerLogUnit,
     encode_timer_checkpoint,
 )
+from cometmq.errors import StoreCorrupt
 from cometmq.model.names import TIMER_TOPIC
 from cometmq.store.base.disk import make_durable_directory
 from cometmq.store.timer.carried import first_behind, read_timer_checkpoint
@@ -40,10 +42,11 @@ from cometmq.store.timer.timer_slots import SLOTS_AHEAD, SLOTS_BLANK, TimerRules
 from cometmq.store.timer.wheel import WHEEL_BYTES, TimerWheel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from cometmq.store.base.disk import Disk, RandomFile
     from cometmq.store.message_store import MessageStore
+    from cometmq.store.timer.log import TimerLogReader
 
 __all__ = ["TimerBook", "TimerWrite"]
 
@@ -95,6 +98,7 @@ class TimerBook:
         has_wheel = self._load_wheel()
         misplaced: list[TimerLogUnit] = []
         last_physical_offset, first_ms = self._load_log(
+            store,
             check.log_flush_position if has_wheel else 0,
             (0, 1 << 62)
             if has_wheel
@@ -177,9 +181,16 @@ class TimerBook:
             )
 
     def _load_log(
-        self, flush_position: int, slots_ms: tuple[int, int], misplaced: list[TimerLogUnit]
+        self,
+        store: MessageStore,
+        flush_position: int,
+        slots_ms: tuple[int, int],
+        misplaced: list[TimerLogUnit],
     ) -> tuple[int | None, int | None]:
         """Find the end of the timer log, and add the units behind `flush_position` to their slots.
+
+        A crash can leave the last unit in part, with zeros for the rest: it is not taken, and its
+        message is read from the queue again.
 
         Args:
             slots_ms: a range of slot times.  Units before it are delivered.
@@ -201,22 +212,34 @@ class TimerBook:
         last_physical_offset: int | None = None
         first_ms: int | None = None
         log_end = begin
-        for position, raw in reader.blocks(begin, end):
-            log_end = position + len(raw)
-            for number, fields in enumerate(TIMER_LOG_UNIT.iter_unpack(raw)):
-                unit = TimerLogUnit._make(fields)
-                slot_ms = unit.slot_time_ms
-                last_physical_offset = max(unit.physical_offset, last_physical_offset or 0)
-                if slot_ms < slots_ms[0]:
-                    continue
-                first_ms = min(slot_ms, first_ms or slot_ms)
-                if slot_ms % self.rules.precision_ms or slot_ms >= slots_ms[1]:
-                    misplaced.append(unit)
-                    continue
-                change = -1 if unit.magic & TIMER_DELETE else 1
-                wheel.revise(unit.slot_time_ms, position + number * TIMER_LOG_UNIT_BYTES, change)
+        for position, unit in self._whole_units(store, reader, begin, end):
+            log_end = position + TIMER_LOG_UNIT_BYTES
+            slot_ms = unit.slot_time_ms
+            last_physical_offset = max(unit.physical_offset, last_physical_offset or 0)
+            if slot_ms < slots_ms[0]:
+                continue
+            first_ms = min(slot_ms, first_ms or slot_ms)
+            if slot_ms % self.rules.precision_ms or slot_ms >= slots_ms[1]:
+                misplaced.append(unit)
+                continue
+            change = -1 if unit.magic & TIMER_DELETE else 1
+            wheel.revise(unit.slot_time_ms, position, change)
         log.end = log.written = log_end
         return last_physical_offset, first_ms
+
+    @staticmethod
+    def _whole_units(
+        store: MessageStore, reader: TimerLogReader, begin: int, end: int
+    ) -> Iterator[tuple[int, TimerLogUnit]]:
+        """Yield units with their positions, without the last one if it was written in part."""
+        last: tuple[int, TimerLogUnit] | None = None
+        for position, raw in reader.blocks(begin, end):
+            for number, fields in enumerate(TIMER_LOG_UNIT.iter_unpack(raw)):
+                if last is not None:
+                    yield last
+                last = position + number * TIMER_LOG_UNIT_BYTES, TimerLogUnit._make(fields)
+        if last is not None and _is_whole(store, last[1]):
+            yield last
 
     def _move_old_slots(self, now_ms: int) -> None:
         """Move the units of old slots, which the wheel would soon use for other times, to one slot.
@@ -394,3 +417,14 @@ class TimerBook:
             count += 1
         self._dropped_below = min_physical_offset
         return count
+
+
+def _is_whole(store: MessageStore, unit: TimerLogUnit) -> bool:
+    """Whether a unit was written in full: its size is that of the record to which it leads."""
+    if unit.physical_offset < store.min_physical_offset:
+        return unit.message_bytes > 0
+    try:
+        record = store.message_at(unit.physical_offset)
+    except StoreCorrupt:
+        return False
+    return record is not None and len(record) == unit.message_bytes

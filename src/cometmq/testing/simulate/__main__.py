@@ -31,6 +31,7 @@ class Totals:
     counted: int = 0
     virtual_s: float = 0.0
     observations: int = 0
+    expired_files: int = 0
     failed: list[Report] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     acknowledged: Counter[str] = field(default_factory=Counter)
@@ -43,6 +44,7 @@ class Totals:
         self.counted += report.counts
         self.virtual_s += report.virtual_s
         self.observations += report.observations
+        self.expired_files += report.expired_files
         self.faults += report.faults
         self.acknowledged += report.acknowledged
         self.hits += report.hits
@@ -54,7 +56,8 @@ class Totals:
         """Yield the lines of the printed totals."""
         yield (
             f"{self.seeds} seeds, {self.counted} count, {len(self.failed)} failed, "
-            f"{self.virtual_s / 3600:.1f} h of virtual time, {self.observations} observations"
+            f"{self.virtual_s / 3600:.1f} h of virtual time, {self.observations} observations, "
+            f"{self.expired_files} log files expired"
         )
         yield f"{self.faults.total()} faults injected: {_listed(self.faults)}"
         yield f"{self.acknowledged.total()} acknowledged: {_listed(self.acknowledged)}"

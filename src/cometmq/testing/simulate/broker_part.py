@@ -27,9 +27,10 @@ from cometmq.model.offsets import PhysicalOffset
 from cometmq.store.base.disk import Disk
 from cometmq.store.base.results import GetResult, GetStatus
 from cometmq.store.offline.verify import FindingKind, verify_store
+from cometmq.testing.simulate.saved_tables import TABLE_FILES, differences
 
 if TYPE_CHECKING:
-    from cometmq.broker.files.persistence import BrokerFiles
+    from cometmq.broker.services import Services
     from cometmq.testing.simulate.hooks import Hooks
     from cometmq.testing.simulation import Node
 
@@ -420,11 +421,24 @@ class BrokerPart:
             raise CheckFailed(f"{self.name} is down and cannot be stopped in order")
         services = broker.services
         await self.node.run(broker.stop)
-        self._check_files(services.files)
+        self.check_saved(services)
+        self._check_files(services)
         self._verify(frozenset({FindingKind.NOTE}))
         running = [task for task, _ in self.node.lifetime.tasks if not task.done()]
         if running:
             raise CheckFailed(f"{self.name}: {len(running)} tasks outlive its stop: {running[0]}")
+
+    def check_saved(self, services: Services) -> None:
+        """Check after an orderly stop that every table is in its file.
+
+        Raises:
+            CheckFailed: one is not.
+        """
+        self._check_tables(services, TABLE_FILES)
+
+    def _check_tables(self, services: Services, names: tuple[str, ...]) -> None:
+        for difference in differences(self.node.disk, f"{_ROOT}/config", services, names):
+            raise CheckFailed(f"{self.name}: {difference}")
 
     def check_rest(self) -> None:
         """Check what holds while nothing happens: saved tables, and one held pull for a reader.
@@ -434,7 +448,7 @@ class BrokerPart:
         """
         if self.broker is None:
             raise CheckFailed(f"{self.name} is down without any fault")
-        self._check_files(self.broker.services.files)
+        self._check_files(self.broker.services)
         held = Counter(
             (pull.connection.peer, pull.header.consumer_group, topic, queue_id)
             for (topic, queue_id), pulls in self.broker.services.pull.hold._by_queue.items()
@@ -458,9 +472,9 @@ class BrokerPart:
                 "is left"
             )
 
-    def _check_files(self, files: BrokerFiles) -> None:
+    def _check_files(self, services: Services) -> None:
         """Check that each table whose file is up to date is what the file says."""
-        for name, file in files._files.items():
+        for name, file in services.files._files.items():
             if (
                 name in _COUNTS
                 or file.is_writing
@@ -468,6 +482,8 @@ class BrokerPart:
                 or not self.node.disk.exists(file._path)
             ):
                 continue
+            if name in TABLE_FILES:
+                self._check_tables(services, (name,))
             wanted = msgspec.json.decode(file._snapshot()(), type=dict[str, Any])
             actual = msgspec.json.decode(self.node.disk.read_bytes(file._path), type=dict[str, Any])
             if _without_version(wanted) != _without_version(actual):

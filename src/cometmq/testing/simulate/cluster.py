@@ -62,6 +62,8 @@ class Cluster:
         self.plan = plan
         self.hooks = Hooks(self._observe_step)
         self.injected: Counter[str] = Counter()
+        self.expired_files = 0
+        """Log files that went in the calm, when everything was consumed."""
         self.chance = random.Random(f"{plan.seed}/cluster")
         self.name_servers = [world.node("name-server")]
         nodes = [world.node(f"broker-{number}") for number in range(plan.brokers)]

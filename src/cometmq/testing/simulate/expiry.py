@@ -20,11 +20,18 @@ if TYPE_CHECKING:
 __all__ = ["drop_consumed_files"]
 
 
-async def drop_consumed_files(part: BrokerPart, seconds: float) -> int:
+async def drop_consumed_files(
+    part: BrokerPart, seconds: float, *, spared: int = 0, is_calm: bool = False
+) -> int:
     """Delete the files that no group needs; return how many were deleted within `seconds`.
+
+    Args:
+        spared: how many of them are to stay all the same, the newest ones.
+        is_calm: whether no message is pending and nothing fails, so that all these files must go.
 
     Raises:
         NodeGone: the broker crashed meanwhile.
+        CheckFailed: a file too many went; in the calm, also a file too few.
     """
     broker = part.broker
     if broker is None or not part.node.is_alive:
@@ -38,7 +45,7 @@ async def drop_consumed_files(part: BrokerPart, seconds: float) -> int:
         # Units are synced once a minute, longer than most simulations have faults.
         store._writer.sync_round()
         await asyncio.sleep(seconds / 2)
-        may_go = retention.synced_count(sum(m.end <= needed for m in files))
+        may_go = max(0, retention.synced_count(sum(m.end <= needed for m in files)) - spared)
         begin = files[may_go].start if may_go < len(files) else files[-1].end
         # The broker may still work for an earlier call.
         part.log_may_begin = max(part.log_may_begin, begin)
@@ -53,6 +60,11 @@ async def drop_consumed_files(part: BrokerPart, seconds: float) -> int:
         raise CheckFailed(
             f"{part.name}: the log begins at {store._log.min_offset}, and files were to go only "
             f"up to {part.log_may_begin}"
+        )
+    if is_calm and store._log.min_offset < part.log_may_begin:
+        raise CheckFailed(
+            f"{part.name}: the log begins at {store._log.min_offset} without any fault, "
+            f"{seconds} s after the files before {part.log_may_begin} were to go"
         )
     return len(before - {mapped.start for mapped in store._log.files})
 

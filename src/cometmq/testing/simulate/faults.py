@@ -77,12 +77,15 @@ async def _broker_restart(cluster: Cluster, chance: random.Random) -> None:
         return
     cluster.injected["broker-restart"] += 1
     part.broker = None
+    services = broker.services
     try:
         await part.node.run(broker.stop)
     except NodeGone:
         return
     except (CometError, OSError) as error:
         cluster.world.record("stop failed", repr(error))
+    else:
+        part.check_saved(services)
     part.node.crash(power_cut=False)
 
 

@@ -18,6 +18,7 @@ from cometmq.testing.markers import override
 from cometmq.testing.network import NetworkFaults
 from cometmq.testing.simulate.broker_part import CheckFailed
 from cometmq.testing.simulate.cluster import Cluster
+from cometmq.testing.simulate.expiry import drop_consumed_files
 from cometmq.testing.simulate.faults import inject, make_peace
 from cometmq.testing.simulate.lives import lock_life_ms, shorter_lives
 from cometmq.testing.simulate.plan import BUSY_S, Plan
@@ -32,6 +33,8 @@ QUIET_S = 45.0
 """Virtual seconds in which each client finds its brokers again: it asks for routes every 30 s."""
 LOCKS_ASKED_S = 25.0
 """Virtual seconds in which a member asks for the queue locks that a killed one has left."""
+EXPIRY_S = 2.0
+"""Virtual seconds in which consumed log files go, without any fault."""
 REST_S = 4.0
 """Virtual seconds at rest in which late messages would still appear."""
 
@@ -50,6 +53,8 @@ class Report:
     """How often each named step was reached."""
     crashes: Counter[str] = field(default_factory=Counter)
     """How often a broker crashed at each named step."""
+    expired_files: int = 0
+    """Log files that went in the calm, when everything in them was consumed."""
     observations: int = 0
     virtual_s: float = 0.0
     digest: str = ""
@@ -138,6 +143,10 @@ class _PlanRun:
             workload.check_calm()
         for part in cluster.brokers:
             part.check_rest()
+            # Every message is consumed, and none waits for its time or for its transaction's end.
+            for spared in (1, 0):
+                gone = await drop_consumed_files(part, EXPIRY_S, spared=spared, is_calm=True)
+                cluster.expired_files += gone
         await self._wait(cluster, 0)
 
     @staticmethod
@@ -171,6 +180,7 @@ class _PlanRun:
         if cluster is None or world is None:
             return report
         report.faults = cluster.injected
+        report.expired_files = cluster.expired_files
         report.hits, report.crashes = cluster.hooks.hits, cluster.hooks.crashes
         for workload in self.workloads:
             report.acknowledged[workload.name] = workload.acknowledged_count

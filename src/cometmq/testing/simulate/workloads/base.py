@@ -258,11 +258,17 @@ class Workload:
         return member
 
     def _check_assigned(self, member: PushConsumer, message: ReceivedMessage) -> None:
-        """Check that a handler begins only for a queue that its member has."""
+        """Check that a handler begins only for a queue that its member has.
+
+        A member that consumes in order has a queue until the last run that it began has ended: a
+        run that waits for a worker when the queue is given up still begins, under the queue's lock.
+        """
         if message.message_queue.topic.startswith(PARK_PREFIX):
             return  # the parking log of a queue that another member may have now
-        assignment = member.assignments.get(message.message_queue)
-        if assignment is None or assignment.process_queue.dropped:
+        if not any(
+            assignment.queue == message.message_queue and not assignment.process_queue.dropped
+            for assignment in member._in_hand()
+        ):
             self.cluster.fail(
                 f"{self.name}: {member.client_id} handles {bytes(message.body)[:30]!r} of "
                 f"{message.message_queue}, which it no longer has"
