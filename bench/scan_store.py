@@ -1,6 +1,7 @@
 """Measures rows a second of `cometmq.arrow.scan` on one core, over a store that it makes.
 
     nice .venv/bin/python -m bench.scan_store [--records 1000000] [--rounds 5] [--store DIR]
+                                              [--only "topic, 5 columns"]
 
 Records have bodies of 100-200 bytes and four properties and lie in four queues in turn; the targets
 are set for such a store.  Prints each round and the median, by the wall clock and by
@@ -23,6 +24,7 @@ from statistics import median
 import numpy as np
 import pyarrow as pa
 
+from cometmq import native
 from cometmq.arrow import ALL_COLUMNS, ScanReport, scan
 from cometmq.arrow.columns import slices, timestamps
 from cometmq.arrow.decode import _HEAD
@@ -153,40 +155,51 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--store", type=Path, help="a folder to keep the store in")
+    parser.add_argument("--only", help="the name of one row")
     arguments = parser.parse_args()
     # One core: Arrow must not use other threads.
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
-    print(f"pyarrow {pa.__version__}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    print(
+        f"pyarrow {pa.__version__}, {native.describe()}, load {os.getloadavg()[0]:.1f}"
+        f" on {os.cpu_count()} cores"
+    )
     with tempfile.TemporaryDirectory() as folder:
         root = arguments.store or Path(folder) / "store"
         if not root.exists():
             make_store(root, arguments.records)
         rounds = arguments.rounds
-        measure("bare decoder, nothing checked", root, rounds, bare)
-        measure("topic, 5 columns", root, rounds, topic="Bench", columns=FIVE)
-        measure("topic, 5 columns, in parts", root, rounds, lambda store: in_parts(store, FIVE))
-        measure(
-            "topic, all with properties, in parts",
-            root,
-            rounds,
-            lambda store: in_parts(store, ALL_COLUMNS, has_properties=True),
-        )
-        measure("topic, 1 column", root, rounds, topic="Bench", columns=["queueOffset"])
-        measure("topic, all without properties", root, rounds, topic="Bench")
-        measure(
-            "topic, all with properties",
-            root,
-            rounds,
-            topic="Bench",
-            columns=ALL_COLUMNS,
-            include_properties=True,
-        )
-        measure(
-            "topic, 5 columns, CRC checked", root, 1, topic="Bench", columns=FIVE, check_crc=True
-        )
-        measure("log, 5 columns", root, rounds, columns=FIVE)
-        measure("log, all with properties", root, rounds, include_properties=True)
+        rows: dict[str, Callable[[str], None]] = {
+            "bare decoder, nothing checked": lambda name: measure(name, root, rounds, bare),
+            "topic, 5 columns": lambda name: measure(
+                name, root, rounds, topic="Bench", columns=FIVE
+            ),
+            "topic, 5 columns, in parts": lambda name: measure(
+                name, root, rounds, lambda store: in_parts(store, FIVE)
+            ),
+            "topic, all with properties, in parts": lambda name: measure(
+                name, root, rounds, lambda store: in_parts(store, ALL_COLUMNS, has_properties=True)
+            ),
+            "topic, 1 column": lambda name: measure(
+                name, root, rounds, topic="Bench", columns=["queueOffset"]
+            ),
+            "topic, all without properties": lambda name: measure(
+                name, root, rounds, topic="Bench"
+            ),
+            "topic, all with properties": lambda name: measure(
+                name, root, rounds, topic="Bench", columns=ALL_COLUMNS, include_properties=True
+            ),
+            "topic, 5 columns, CRC checked": lambda name: measure(
+                name, root, 1, topic="Bench", columns=FIVE, check_crc=True
+            ),
+            "log, 5 columns": lambda name: measure(name, root, rounds, columns=FIVE),
+            "log, all with properties": lambda name: measure(
+                name, root, rounds, include_properties=True
+            ),
+        }
+        for name, run in rows.items():
+            if arguments.only is None or name == arguments.only:
+                run(name)
 
 
 if __name__ == "__main__":

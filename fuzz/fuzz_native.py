@@ -40,7 +40,7 @@ from cometmq.wire.command.command import RemotingCommand, encode_command  # noqa
 
 CORE = ROOT / "src" / "cometmq" / "native" / "c"
 HERE = ROOT / "fuzz" / "native"
-PURE_C = ("hash", "message_keys", "record", "send_header")
+PURE_C = ("hash", "message_keys", "record", "row_properties", "send_header")
 """The files of the core that know nothing of Python."""
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 FLAGS = ("-std=gnu11", "-O1", "-g", "-fno-omit-frame-pointer", f"-I{CORE}", *SANITIZE)

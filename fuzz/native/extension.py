@@ -88,6 +88,7 @@ class Fuzzer:
             *[self.run_copy] * 2,
             self.run_scan_records,
             self.run_check_entries,
+            *[self.run_decode_columns] * 2,
             self.client.run_messages,
             self.client.run_encode_request,
             self.client.run_answers,
@@ -100,7 +101,7 @@ class Fuzzer:
             self.chance.random() < 0.2,
         )
         self.executions = self.encoded = self.gathered = self.copied = 0
-        self.scanned = self.checked = 0
+        self.scanned = self.checked = self.decoded = 0
 
     def tell(self, data: bytes) -> None:
         """Write an input down, and make memory scarce for some."""
@@ -416,6 +417,40 @@ class Fuzzer:
         self.checked += count
         assert 0 <= count <= len(entries) // 20
 
+    def run_decode_columns(self) -> None:
+        """Records at their positions, some of which are wrong, as any columns."""
+        chance = self.chance
+        log, positions = self.records()
+        for _ in range(chance.choice((0, 0, 0, 0, 1)) if positions else 0):
+            positions.insert(chance.randrange(len(positions)), chance.randrange(-1, len(log) + 2))
+        sizes = [int.from_bytes(log[max(0, start) :][:4], "big") for start in positions]
+        if sizes and chance.random() < 0.1:
+            sizes[chance.randrange(len(sizes))] = chance.choice((-1, 0, 91, 1 << 31, 1 << 62))
+        count = len(positions) + chance.choice((0,) * 20 + (1, -1))
+        kinds = bytes(chance.choice((0, *range(2, 17))) for _ in range(chance.choice((1, 5, 16))))
+        if chance.random() < 0.02:
+            kinds = chance.choice((b"\x01", bytes(33), b"\xff"))
+        offsets = array("q", [chance.choice((7, 8)) for _ in range(max(0, count))])
+        self.tell(bytes(log))
+        decoded = self.core.decode_columns(
+            bytes(log), chance.choice((START,) * 9 + (-1, 0, (1 << 63) - 1)),
+            array("q", positions), array("q", sizes), kinds, 0,
+            chance.choice((None,) * 9 + (offsets,)), chance.choice((-(1 << 63), 0, 1)),
+            chance.choice(((1 << 63) - 1, 0)),
+            chance.choice((None,) * 4 + (frozenset((b"a", b"b")), frozenset(), 7)),
+        )  # fmt: skip
+        if decoded is None:
+            return
+        rows, columns = decoded
+        self.decoded += 1
+        assert len(columns) == len(kinds)
+        row_count = len(positions) if rows is None else len(rows) // 8
+        for column in columns:
+            if isinstance(column, bytearray):
+                assert len(column) in {4 * row_count, 8 * row_count}
+            else:
+                check_texts(column, row_count)
+
     def run(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -459,6 +494,21 @@ def hashes_of(core: Any, record: bytearray) -> list[int]:
     return list(memoryview(run[4][0][3]).cast("I")) if run is not None and run[4] else []
 
 
+def check_texts(column: Any, row_count: int) -> None:
+    """Offsets ascend and end where the texts end, in a column of texts and in a map."""
+    first, names, *rest = column
+    entries = memoryview(first).cast("i")
+    assert len(entries) == row_count + 1
+    pairs = [(first, names)] if isinstance(names, bytearray) else [tuple(rest)]
+    pairs += [names] if isinstance(names, tuple) else []
+    for offsets, texts in pairs:
+        ends = memoryview(offsets).cast("i").tolist()
+        assert ends[0] == 0
+        assert ends == sorted(ends)
+        assert ends[-1] == len(texts)
+        assert isinstance(names, bytearray) or len(ends) == entries[-1] + 1
+
+
 def count_frames(data: bytes) -> int:
     """How many frames the bytes are; they are whole ones."""
     count = position = 0
@@ -492,6 +542,7 @@ def main() -> None:
                 "processor_seconds": round(time.process_time(), 1),
                 "runs_encoded": fuzzer.encoded,
                 "pulls_gathered": fuzzer.gathered,
+                "batches_decoded": fuzzer.decoded,
                 "answers_cut": fuzzer.client.cut,
                 "requests_encoded": fuzzer.client.encoded,
                 "answers_taken": fuzzer.client.taken,

@@ -1,5 +1,5 @@
 /* Gives hostile bytes to what the core has without Python: read_send, read_record,
- * read_message_keys, hashes.
+ * read_message_keys, read_row_properties, hashes.
  *
  *     pure_c CORPUS SEED SECONDS     mutate the files of a folder until the time is over
  *     pure_c --replay FILE           run one input
@@ -12,6 +12,7 @@
 #include "hash.h"
 #include "message_keys.h"
 #include "record.h"
+#include "row_properties.h"
 #include "send_header.h"
 
 #include <dirent.h>
@@ -78,11 +79,34 @@ static bool check_frames(Span data, Buffer *text) {
     return is_send;
 }
 
+/* Check the properties of a row, with the names of the row before it and without them. */
+static void check_properties(Span text, Shape *shape) {
+    static Span values[ROW_PROPERTIES_MAX], again[ROW_PROPERTIES_MAX];
+    Shape fresh = {.tags = -1, .keys = -1, .uniq_key = -1};
+    bool has_changed;
+    uint64_t bits = 0, other_bits = 0;
+    bool is_read = read_row_properties(text, shape, values, &has_changed, &bits);
+    if (is_read != read_row_properties(text, &fresh, again, &has_changed, &other_bits))
+        fail("properties are plain only with, or without, the names of the row before");
+    if (!is_read)
+        return;
+    if (shape->count != fresh.count || bits != other_bits || shape->tags != fresh.tags)
+        fail("properties differ with the names of the row before");
+    for (size_t i = 0; i < shape->count; i++) {
+        Span name = fresh.names[i], value = values[i];
+        if (!lies_in(name, text) || !lies_in(value, text) || value.size == 0 || name.size == 0 ||
+            !is_equal(shape->names[i], name.start, name.size) || value.start != again[i].start ||
+            value.size != again[i].size || memchr(value.start, 2, value.size) != NULL)
+            fail("a property is not where it is");
+    }
+}
+
 /* Check the records at the beginning; whether there is one. */
 static bool check_records(Span data) {
     Cursor cursor = cursor_of(data);
     Record record;
     bool is_record = false;
+    Shape shape = {.tags = -1, .keys = -1, .uniq_key = -1};
     for (; read_record(&cursor, &record); is_record = true) {
         const Span parts[] = {record.born_host, record.store_host, record.body, record.topic,
                               record.properties};
@@ -94,6 +118,7 @@ static bool check_records(Span data) {
         has_body_crc(&record);
         MessageKeys keys;
         find_message_keys(record.properties, &keys);
+        check_properties(record.properties, &shape);
         const Span values[] = {keys.uniq_key, keys.keys, keys.tags};
         for (int i = 0; i < 3; i++)
             if (values[i].size != 0 && !lies_in(values[i], record.properties))

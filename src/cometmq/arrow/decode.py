@@ -25,6 +25,7 @@ from cometmq.arrow.columns import (
     slices,
     timestamps,
 )
+from cometmq.arrow.native_columns import decode_natively
 from cometmq.arrow.options import CORRUPT_COLUMN, ScanOptions
 from cometmq.arrow.property_columns import PropertyBatch, parse_properties
 from cometmq.arrow.uniform_properties import UniformProperties, same_text
@@ -181,6 +182,9 @@ def decode_records(
     queue_rows: QueueRows | None,
 ) -> Decoded:
     """Decode the records at these file positions and apply the limits of time and tags."""
+    decoded = decode_natively(file, start, size, options, queue_rows)
+    if decoded is not None:
+        return Decoded(*decoded)
     plain = _plain_records(file, start, size, queue_rows)
     if "body" in options.columns and _has_flag(plain.head, COMPRESSED_FLAG):
         plain = plain.keep((plain.head["sys_flag"] & COMPRESSED_FLAG) == 0)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from cometmq.arrow.columns import slices
 
-__all__ = ["UniformProperties", "same_text", "uniform_properties"]
+__all__ = ["UniformProperties", "repeated_names", "same_text", "uniform_properties"]
 
 _WORDS: Final = (8, 4, 2, 1)
 
@@ -42,7 +42,7 @@ class UniformProperties:
         start, end = self.value_start.reshape(-1), self.value_end.reshape(-1)
         values = slices(self.buffer, start, end, pa.string())
         offsets = np.arange(0, (self.count + 1) * width, width, dtype=np.int32)
-        keys = _keys(tuple(self.names), self.count)
+        keys = repeated_names(tuple(self.names), self.count)
         return pa.MapArray.from_arrays(pa.array(offsets), keys, values)
 
     def column(self, name: str) -> Any:
@@ -55,8 +55,10 @@ class UniformProperties:
 
 
 @lru_cache(maxsize=4)
-def _keys(names: tuple[str, ...], count: int) -> Any:
+def repeated_names(names: tuple[str, ...], count: int) -> Any:
     """The names repeated for each row; batches of one topic share the array."""
+    if not names:
+        return pa.array([], pa.string())
     raw = [name.encode() for name in names]
     row = b"".join(raw)
     ends = np.cumsum([len(name) for name in raw])

@@ -33,6 +33,7 @@ __all__ = [
     "SendEncoder",
     "check_entries",
     "cut_messages",
+    "decode_columns",
     "decode_record",
     "describe",
     "encode_send_request",
@@ -91,6 +92,38 @@ class _ScanRecords(Protocol):
         /,
     ) -> ScannedRun | None:
         """Read the records of known queues, but the last; None where Python has to read."""
+
+
+TextColumn = tuple[bytearray, bytearray, bytearray | None, int]
+"""Offsets, texts, a bit for each row that has one (None: all), and the number of those without."""
+MapColumn = tuple[bytearray, list[bytes] | tuple[bytearray, bytearray], bytearray, bytearray]
+"""Where the entries of each row begin; the names that every row has, or offsets and names of all
+entries; offsets and values of all entries."""
+
+
+class _DecodeColumns(Protocol):
+    """Decodes records into the columns of a record batch; c/columns.c."""
+
+    def __call__(
+        self,
+        log: Any,
+        log_start: int,
+        starts: Any,
+        sizes: Any,
+        kinds: bytes,
+        queue_id: int,
+        queue_offsets: Any | None,
+        starting_ms: int,
+        ending_ms: int,
+        tags: frozenset[bytes] | None,
+        /,
+    ) -> tuple[bytearray | None, list[Any]] | None:
+        """Return the rows within the limits, None for all, and a column of each kind.
+
+        A column is a bytearray of numbers, a `TextColumn`, or a `MapColumn`.  ``kinds`` are the
+        columns' positions in `COLUMNS`.  With ``queue_offsets`` every record has to have this
+        queue id and its offset; ``log_start`` is -1 where physical offsets are not compared.
+        """
 
 
 class _CheckEntries(Protocol):
@@ -279,6 +312,7 @@ hash_keys: Callable[[Sequence[PendingKeys | PendingRun]], tuple[bytes, bytes, by
 link_entries: _LinkEntries | None = None
 gather_records: _GatherRecords | None = None
 cut_messages: _CutMessages | None = None
+decode_columns: _DecodeColumns | None = None
 decode_record: _DecodeRecord | None = None
 record_body: Callable[[bytes, int], bytes | None] | None = None
 encode_send_request: _EncodeSendRequest | None = None
@@ -300,6 +334,7 @@ else:
         )  # fmt: skip
         encode_send_request, take_send_answers = _core.encode_send_request, _core.take_send_answers
         scan_records, check_entries = _core.scan_records, _core.check_entries
+        decode_columns = _core.decode_columns
     except ImportError:
         _absence = "this installation was built without the core"
     except AttributeError:

@@ -105,6 +105,45 @@ static inline bool read_word(Cursor *cursor, Span *word) {
     return word->size != 0;
 }
 
+/* Read the bytes before the next 0x01 or 0x02, and that byte, which is returned; without one, all
+ * that is left, and -1.  The bits of all the bytes before it are added to `bits`. */
+static inline int read_to_separator(Cursor *cursor, Span *before, uint64_t *bits) {
+    /* Eight bytes at a time: bit 7 of a byte of `marks` is set where the byte is 1 or 2. */
+    static const uint64_t LOW = 0x7F7F7F7F7F7F7F7Fu, ABOVE_2 = 0x7D7D7D7D7D7D7D7Du;
+    const uint8_t *start = cursor->next, *at = start;
+    uint64_t seen = *bits;
+    while (cursor->end - at >= 8) {
+        uint64_t word;
+        memcpy(&word, at, sizeof word);
+        uint64_t low = word & LOW, marks = (low + LOW) & ~(low + ABOVE_2) & ~word & ~LOW;
+        if (marks != 0)
+            break;
+        seen |= word;
+        at += 8;
+    }
+    while (at < cursor->end && *at != 1 && *at != 2)
+        seen |= *at++;
+    *bits = seen;
+    *before = (Span){start, (size_t)(at - start)};
+    cursor->next = at;
+    return take_byte(cursor);
+}
+
+/* Ask the processor for bytes that will be read soon; the first 512 of them at most.
+ *
+ * GCC takes a function without an effect on values for one without any effect and leaves its calls
+ * out, unless it is inlined first. */
+__attribute__((always_inline)) static inline void prefetch(Span all, int64_t position, int64_t size) {
+    enum { LINE_BYTES = 64, LINES_MAX = 8 };
+    if (position < 0 || size < 0 || (uint64_t)position > all.size ||
+        (uint64_t)size > all.size - (uint64_t)position)
+        return;
+    const uint8_t *at = all.start + position;
+    int64_t lines = (size + LINE_BYTES - 1) / LINE_BYTES;
+    for (int64_t i = 0; i < lines && i < LINES_MAX; i++)
+        __builtin_prefetch(at + i * LINE_BYTES);
+}
+
 static inline uint16_t load_u16(const uint8_t *at) {
     return (uint16_t)(at[0] << 8 | at[1]);
 }

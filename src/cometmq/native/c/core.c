@@ -70,6 +70,13 @@ PyDoc_STRVAR(scan_records_doc,
              "topic and queue id, `keys_use` is 0 for no index entries, 1 to count, 2 to list them;\n"
              "units are triples of queue, first queue offset and bytes.");
 
+PyDoc_STRVAR(decode_columns_doc,
+             "decode_columns(log, log_start, starts, sizes, kinds, queue_id, queue_offsets,\n"
+             "               starting_ms, ending_ms, tags)\n--\n\n"
+             "Decode the records at these positions into columns: (rows, columns), or None where\n"
+             "Python has to decode.  Starts, sizes and queue offsets are arrays of 64-bit numbers;\n"
+             "`rows` are the positions of the records within the limits, None for all.");
+
 PyDoc_STRVAR(check_entries_doc,
              "check_entries(entries, first, number, newest, log_min, log, log_position)\n--\n\n"
              "Check index entries from the one of index `first` on, which has this number in its\n"
@@ -79,6 +86,7 @@ PyDoc_STRVAR(check_entries_doc,
 static PyMethodDef functions[] = {
     {"check_entries", check_entries, METH_VARARGS, check_entries_doc},
     {"cut_messages", cut_messages, METH_VARARGS, cut_messages_doc},
+    {"decode_columns", decode_columns, METH_VARARGS, decode_columns_doc},
     {"decode_record", decode_record, METH_VARARGS, decode_record_doc},
     {"encode_send_request", encode_send_request, METH_VARARGS, encode_send_doc},
     {"gather_records", gather_records, METH_VARARGS, gather_records_doc},

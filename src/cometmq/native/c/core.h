@@ -44,6 +44,10 @@ PyObject *take_send_answers(PyObject *module, PyObject *arguments);
 /* scan_records(data, index, position, end, is_crc_checked, keys_use, queues): log_scan.c. */
 PyObject *scan_records(PyObject *module, PyObject *arguments);
 
+/* decode_columns(log, log_start, starts, sizes, kinds, queue_id, queue_offsets, starting_ms,
+ * ending_ms, tags): columns.c. */
+PyObject *decode_columns(PyObject *module, PyObject *arguments);
+
 /* check_entries(entries, first, number, newest, log_min, log, log_position): index_check.c. */
 PyObject *check_entries(PyObject *module, PyObject *arguments);
 

@@ -11,23 +11,10 @@ enum {
     TOPIC_BYTES_MAX_V1 = 127,
     /* Lengths of two bytes are signed in Java. */
     SHORT_MAX = 32767,
+    /* Fields of fixed size: in front of the born host, and behind the store host. */
+    FRONT_BYTES = 48,
+    BACK_BYTES = 16,
 };
-
-static bool read_i32(Cursor *cursor, int32_t *value) {
-    uint32_t bits;
-    bool is_read = read_u32(cursor, &bits);
-    if (is_read)
-        *value = (int32_t)bits;
-    return is_read;
-}
-
-static bool read_i64(Cursor *cursor, int64_t *value) {
-    uint64_t bits;
-    bool is_read = read_u64(cursor, &bits);
-    if (is_read)
-        *value = (int64_t)bits;
-    return is_read;
-}
 
 static bool read_host(Cursor *cursor, bool is_v6, Span *host) {
     return read_span(cursor, is_v6 ? HOST_V6_BYTES : HOST_V4_BYTES, host);
@@ -43,32 +30,42 @@ static bool read_topic(Cursor *cursor, bool is_v1, Span *topic) {
 }
 
 bool read_record(Cursor *cursor, Record *record) {
-    Cursor rest = *cursor;
-    uint32_t size, magic, body_bytes;
-    uint16_t properties_bytes;
-    if (!read_u32(&rest, &size) || size < RECORD_BYTES_MIN || size > INT32_MAX)
+    Cursor rest = *cursor, behind = *cursor;
+    const uint8_t *front = read_bytes(&rest, FRONT_BYTES);
+    if (front == NULL)
         return false;
-    Cursor behind = *cursor;
-    if (!read_span(&behind, size, &record->bytes))
+    uint32_t size = load_u32(front), magic = load_u32(front + 4);
+    if (size < RECORD_BYTES_MIN || size > INT32_MAX || (magic != MAGIC_V1 && magic != MAGIC_V2) ||
+        !read_span(&behind, size, &record->bytes))
         return false;
+    record->body_crc = load_u32(front + 8);
+    record->queue_id = (int32_t)load_u32(front + 12);
+    record->flag = (int32_t)load_u32(front + 16);
+    record->queue_offset = (int64_t)load_u64(front + 20);
+    record->physical_offset = (int64_t)load_u64(front + 28);
+    record->sys_flag = (int32_t)load_u32(front + 36);
+    record->born_ms = (int64_t)load_u64(front + 40);
+
     rest = cursor_of(record->bytes);
-    bool is_whole =
-        read_u32(&rest, &size) && read_u32(&rest, &magic) &&
-        (magic == MAGIC_V1 || magic == MAGIC_V2) && read_u32(&rest, &record->body_crc) &&
-        read_i32(&rest, &record->queue_id) && read_i32(&rest, &record->flag) &&
-        read_i64(&rest, &record->queue_offset) && read_i64(&rest, &record->physical_offset) &&
-        read_i32(&rest, &record->sys_flag) && read_i64(&rest, &record->born_ms) &&
-        read_host(&rest, record->sys_flag & SYS_FLAG_BORN_V6, &record->born_host) &&
-        read_i64(&rest, &record->store_ms) &&
-        read_host(&rest, record->sys_flag & SYS_FLAG_STORE_V6, &record->store_host) &&
-        read_i32(&rest, &record->reconsume_times) && read_i64(&rest, &record->prepared_offset) &&
-        read_u32(&rest, &body_bytes) && read_span(&rest, body_bytes, &record->body) &&
-        read_topic(&rest, magic == MAGIC_V1, &record->topic) &&
-        read_u16(&rest, &properties_bytes) && properties_bytes <= SHORT_MAX &&
-        read_span(&rest, properties_bytes, &record->properties) && bytes_left(&rest) == 0;
-    if (is_whole)
-        *cursor = behind;
-    return is_whole;
+    read_bytes(&rest, FRONT_BYTES);
+    const uint8_t *store_time, *back;
+    if (!read_host(&rest, record->sys_flag & SYS_FLAG_BORN_V6, &record->born_host) ||
+        (store_time = read_bytes(&rest, sizeof(int64_t))) == NULL ||
+        !read_host(&rest, record->sys_flag & SYS_FLAG_STORE_V6, &record->store_host) ||
+        (back = read_bytes(&rest, BACK_BYTES)) == NULL)
+        return false;
+    record->store_ms = (int64_t)load_u64(store_time);
+    record->reconsume_times = (int32_t)load_u32(back);
+    record->prepared_offset = (int64_t)load_u64(back + 4);
+
+    uint16_t properties_bytes;
+    if (!read_span(&rest, load_u32(back + 12), &record->body) ||
+        !read_topic(&rest, magic == MAGIC_V1, &record->topic) ||
+        !read_u16(&rest, &properties_bytes) || properties_bytes > SHORT_MAX ||
+        !read_span(&rest, properties_bytes, &record->properties) || bytes_left(&rest) != 0)
+        return false;
+    *cursor = behind;
+    return true;
 }
 
 bool has_body_crc(const Record *record) {
