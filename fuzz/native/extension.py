@@ -89,6 +89,7 @@ class Fuzzer:
             self.run_scan_records,
             self.run_check_entries,
             *[self.run_decode_columns] * 2,
+            self.run_walk_records,
             self.client.run_messages,
             self.client.run_encode_request,
             self.client.run_answers,
@@ -416,6 +417,20 @@ class Fuzzer:
         )  # fmt: skip
         self.checked += count
         assert 0 <= count <= len(entries) // 20
+
+    def run_walk_records(self) -> None:
+        """Records, from one of them on."""
+        chance = self.chance
+        log, positions = self.records()
+        first = chance.choice((0, 0, 0, *positions, len(log), len(log) + 1, -1))
+        last, count = chance.choice((len(log), len(log) - 9, -1)), chance.choice((9, 99, 0, -1))
+        self.tell(bytes(log))
+        starts, end = self.core.walk_records(bytes(log), first, last, count)
+        walked = memoryview(starts).cast("q").tolist()
+        assert len(walked) <= count
+        assert [first, *walked] == sorted([first, *walked])
+        assert first <= end <= len(log)
+        assert not walked or (walked[0] == first and walked[-1] <= last and walked[-1] < end)
 
     def run_decode_columns(self) -> None:
         """Records at their positions, some of which are wrong, as any columns."""

@@ -90,7 +90,7 @@ static void check_properties(Span text, Shape *shape) {
         fail("properties are plain only with, or without, the names of the row before");
     if (!is_read)
         return;
-    if (shape->count != fresh.count || bits != other_bits || shape->tags != fresh.tags)
+    if (shape->count != fresh.count || (bits & ~other_bits) != 0 || shape->tags != fresh.tags)
         fail("properties differ with the names of the row before");
     for (size_t i = 0; i < shape->count; i++) {
         Span name = fresh.names[i], value = values[i];

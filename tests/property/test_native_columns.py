@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.golden.store.java_stores import unpack
 from tests.unit.arrow.made_stores import FILE_BYTES, MadeStore
@@ -21,6 +21,7 @@ from cometmq.arrow import ALL_COLUMNS, ScanReport, scan
 from cometmq.arrow.decode import Decoded, QueueRows, decode_records
 from cometmq.arrow.live_span import WireRecords
 from cometmq.arrow.options import parse_options
+from cometmq.arrow.store_scan import walk_records
 from cometmq.codec.stored_message import encode_message
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def python_text() -> Iterator[None]:
     """Decode without the core."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "decode_columns", None)
+        patch.setattr(native, "walk_records", None)
         yield
 
 
@@ -104,6 +106,7 @@ def put_all(store: MadeStore, records: list[dict[str, Any]]) -> None:
 
 
 @settings(max_examples=80, deadline=None)
+@example([], [(94, 128)], ["broker"], {}, False, False, 1)  # a topic that is not UTF-8
 @given(
     RECORDS,
     st.lists(st.tuples(st.integers(0, FILE_BYTES - 1), st.integers(1, 255)), max_size=2),
@@ -224,6 +227,43 @@ def test_columns_grow_beyond_what_the_first_rows_let_expect() -> None:
         "reconsumeTimes": list(range(1000)),
     }
     assert pa.RecordBatch.from_arrays(list(decoded.columns.values()), list("abc")).nbytes < 900_000
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    RECORDS,
+    st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=2),
+    st.integers(0, 400),
+    st.integers(0, 3000),
+    st.integers(0, 40),
+)
+def test_walks_are_equal(
+    records: list[dict[str, Any]],
+    changes: list[tuple[int, int]],
+    position: int,
+    last: int,
+    count: int,
+) -> None:
+    """From any position of any bytes the same records are found."""
+    data = bytearray()
+    for record in records:
+        data += encode_message(record.get("topic", "T"), record["body"], record["properties"])
+    for index, byte in changes:
+        data[index : index + 1] = bytes([byte])
+    position = min(position, len(data)) if count % 2 else 0
+    last = min(last, len(data) - 8)
+    assert native.walk_records is not None
+    assert native.walk_records(data, position, last, count) == walk_records(
+        data, position, last, count
+    )
+
+
+@pytest.mark.parametrize("wrong", [(-1, 0, 0), (1, 0, 0), (0, 0, -1)])
+def test_walks_from_outside_are_refused(wrong: tuple[int, int, int]) -> None:
+    """A position beyond the bytes is a mistake of ours."""
+    assert native.walk_records is not None
+    with pytest.raises(ValueError, match="walk_records"):
+        native.walk_records(b"", *wrong)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,9 @@ def decode_natively(
     if native.decode_columns is None or options.check_crc:
         return None
     names = [name for name in options.columns if _is_decoded(name, options, queue_rows)]
+    if queue_rows is None and "topic" not in names:
+        # A record whose topic is not UTF-8 is damaged, whoever looks at it.
+        names.append("topic")
     is_own = queue_rows is not None and queue_rows.is_own
     decoded = native.decode_columns(
         file.map,

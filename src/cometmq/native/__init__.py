@@ -43,6 +43,7 @@ __all__ = [
     "record_body",
     "scan_records",
     "take_send_answers",
+    "walk_records",
 ]
 
 PURE_VARIABLE: Final = "COMETMQ_PURE"
@@ -313,6 +314,7 @@ link_entries: _LinkEntries | None = None
 gather_records: _GatherRecords | None = None
 cut_messages: _CutMessages | None = None
 decode_columns: _DecodeColumns | None = None
+walk_records: Callable[[Any, int, int, int], tuple[bytes, int]] | None = None
 decode_record: _DecodeRecord | None = None
 record_body: Callable[[bytes, int], bytes | None] | None = None
 encode_send_request: _EncodeSendRequest | None = None
@@ -334,7 +336,7 @@ else:
         )  # fmt: skip
         encode_send_request, take_send_answers = _core.encode_send_request, _core.take_send_answers
         scan_records, check_entries = _core.scan_records, _core.check_entries
-        decode_columns = _core.decode_columns
+        decode_columns, walk_records = _core.decode_columns, _core.walk_records
     except ImportError:
         _absence = "this installation was built without the core"
     except AttributeError:

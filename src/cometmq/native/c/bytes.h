@@ -1,7 +1,7 @@
 /* Bytes in and bytes out: a cursor that cannot leave its bytes, and a buffer that grows.
  *
  * Whatever comes from the network or from a file is read through a Cursor, and only this file
- * compares an address with an end (tests/unit/native/test_c_text.py).  A read that would leave the
+ * compares an address with an end (tests/unit/native/test_compilers.py).  A read that would leave the
  * bytes returns false, NULL or -1, and the caller stops.
  */
 #ifndef COMETMQ_BYTES_H
@@ -116,8 +116,14 @@ static inline int read_to_separator(Cursor *cursor, Span *before, uint64_t *bits
         uint64_t word;
         memcpy(&word, at, sizeof word);
         uint64_t low = word & LOW, marks = (low + LOW) & ~(low + ABOVE_2) & ~word & ~LOW;
-        if (marks != 0)
+        if (marks != 0) {
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+            int before_it = __builtin_ctzll(marks) / 8;
+            seen |= word & ~(~(uint64_t)0 << 8 * before_it);
+            at += before_it;
+#endif
             break;
+        }
         seen |= word;
         at += 8;
     }
@@ -182,6 +188,13 @@ static inline bool read_span(Cursor *cursor, size_t size, Span *span) {
     const uint8_t *at = read_bytes(cursor, size);
     *span = (Span){at, size};
     return at != NULL;
+}
+
+/* One of many 64-bit numbers in this machine's byte order. */
+static inline int64_t number_at(Span numbers, size_t index) {
+    int64_t number;
+    memcpy(&number, numbers.start + index * sizeof number, sizeof number);
+    return number;
 }
 
 static inline void store_u16(uint8_t *at, uint16_t value) {

@@ -1,6 +1,7 @@
-/* decode_columns: records of a log or of a pull answer, as the columns of a record batch.
+/* decode_columns: records of a log or of a pull answer, as the columns of a record batch; and
+ * walk_records, which finds where the records of a log begin.
  *
- * It gives what decode_records of arrow/decode.py gives: for each column the bytes that Arrow
+ * The former gives what decode_records of arrow/decode.py gives: for each column the bytes that Arrow
  * wants, numbers in this machine's byte order, texts one behind the other with their offsets.
  * It stops at a record that is damaged, of another queue or of another size than its unit says,
  * that has an IPv6 host, a compressed body that is wanted, or properties of an odd form.
@@ -19,6 +20,7 @@ enum {
     BLOCK_ROWS = 64,
     /* How many records ahead memory is asked for. */
     FETCHED_ROWS = 8,
+    WALKED_AHEAD_BYTES = 4096,
     ROWS_MAX = 1 << 24,
     COLUMNS_MAX = 32,
     COMPRESSED_FLAG = 1,
@@ -90,12 +92,6 @@ typedef struct {
 
 /* What comes of a step: goes on, stops for Python, or has raised an exception. */
 typedef enum { FAILED = -1, STOPPED = 0, DONE = 1 } Outcome;
-
-static int64_t number_at(Span numbers, size_t index) {
-    int64_t number;
-    memcpy(&number, numbers.start + index * sizeof number, sizeof number);
-    return number;
-}
 
 /* -- bytearrays -------------------------------------------------------------------------------- */
 
@@ -664,5 +660,49 @@ PyObject *decode_columns(PyObject *module, PyObject *arguments) {
     PyBuffer_Release(&sizes);
     PyBuffer_Release(&starts);
     PyBuffer_Release(&log);
+    return result;
+}
+
+/* -- walk_records ------------------------------------------------------------------------------ */
+
+/* Whether a record begins here, with a size that ends before the bytes do. */
+static bool read_sized(Cursor *log) {
+    Cursor ahead = *log;
+    uint32_t size, magic;
+    return read_u32(&ahead, &size) && read_u32(&ahead, &magic) && is_record_magic(magic) &&
+           size >= RECORD_BYTES_MIN && size <= INT32_MAX && read_bytes(log, size) != NULL;
+}
+
+PyObject *walk_records(PyObject *module, PyObject *arguments) {
+    (void)module;
+    Py_buffer data;
+    long long position, last;
+    Py_ssize_t count_max;
+    if (!PyArg_ParseTuple(arguments, "y*LLn", &data, &position, &last, &count_max))
+        return NULL;
+    PyObject *result = NULL;
+    Buffer starts = {0};
+    Cursor log = cursor_of(span_of(&data));
+    if (position < 0 || position > data.len || count_max < 0)
+        PyErr_SetString(PyExc_ValueError, "walk_records() got an argument that is out of range");
+    else {
+        read_bytes(&log, (size_t)position);
+        bool has_memory = true;
+        for (int64_t at = position; count_max > 0 && at <= last; count_max--) {
+            Cursor before = log;
+            if (!read_sized(&log) || !(has_memory = buffer_add(&starts, &at, sizeof at)))
+                break;
+            int64_t size = (int64_t)span_between(before, log).size;
+            /* Each size says where the next one is, so nothing else makes the next one come early. */
+            prefetch(span_of(&data), at + WALKED_AHEAD_BYTES, size);
+            position = at += size;
+        }
+        if (has_memory)
+            result = Py_BuildValue("(NL)", buffer_bytes(&starts), position);
+        else
+            PyErr_NoMemory();
+    }
+    buffer_free(&starts);
+    PyBuffer_Release(&data);
     return result;
 }

@@ -77,6 +77,11 @@ PyDoc_STRVAR(decode_columns_doc,
              "Python has to decode.  Starts, sizes and queue offsets are arrays of 64-bit numbers;\n"
              "`rows` are the positions of the records within the limits, None for all.");
 
+PyDoc_STRVAR(walk_records_doc,
+             "walk_records(data, position, last, count)\n--\n\n"
+             "Follow the sizes of at most `count` records that begin up to `last`: (their positions\n"
+             "as 64-bit numbers, the position after the last one).");
+
 PyDoc_STRVAR(check_entries_doc,
              "check_entries(entries, first, number, newest, log_min, log, log_position)\n--\n\n"
              "Check index entries from the one of index `first` on, which has this number in its\n"
@@ -95,6 +100,7 @@ static PyMethodDef functions[] = {
     {"record_body", record_body, METH_VARARGS, record_body_doc},
     {"scan_records", scan_records, METH_VARARGS, scan_records_doc},
     {"take_send_answers", take_send_answers, METH_VARARGS, take_send_answers_doc},
+    {"walk_records", walk_records, METH_VARARGS, walk_records_doc},
     {NULL, NULL, 0, NULL},
 };
 

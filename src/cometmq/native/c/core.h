@@ -48,6 +48,9 @@ PyObject *scan_records(PyObject *module, PyObject *arguments);
  * ending_ms, tags): columns.c. */
 PyObject *decode_columns(PyObject *module, PyObject *arguments);
 
+/* walk_records(data, position, last, count): columns.c. */
+PyObject *walk_records(PyObject *module, PyObject *arguments);
+
 /* check_entries(entries, first, number, newest, log_min, log, log_position): index_check.c. */
 PyObject *check_entries(PyObject *module, PyObject *arguments);
 

@@ -2,10 +2,9 @@
 
 #include "hash.h"
 
-static const uint32_t MAGIC_V1 = 0xDAA320A7u, MAGIC_V2 = 0xDAA320ABu;
+static const uint32_t MAGIC_V1 = 0xDAA320A7u;
 
 enum {
-    RECORD_BYTES_MIN = 91,
     HOST_V4_BYTES = 8,
     HOST_V6_BYTES = 20,
     TOPIC_BYTES_MAX_V1 = 127,
@@ -35,7 +34,7 @@ bool read_record(Cursor *cursor, Record *record) {
     if (front == NULL)
         return false;
     uint32_t size = load_u32(front), magic = load_u32(front + 4);
-    if (size < RECORD_BYTES_MIN || size > INT32_MAX || (magic != MAGIC_V1 && magic != MAGIC_V2) ||
+    if (size < RECORD_BYTES_MIN || size > INT32_MAX || !is_record_magic(magic) ||
         !read_span(&behind, size, &record->bytes))
         return false;
     record->body_crc = load_u32(front + 8);

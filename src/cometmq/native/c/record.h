@@ -5,6 +5,7 @@
 #include "bytes.h"
 
 enum {
+    RECORD_BYTES_MIN = 91,
     SYS_FLAG_PREPARED = 0x4,
     SYS_FLAG_TRANSACTION = 0xC,
     SYS_FLAG_BORN_V6 = 0x10,
@@ -18,6 +19,11 @@ typedef struct {
     int64_t queue_offset, physical_offset, born_ms, store_ms, prepared_offset;
     Span born_host, store_host, body, topic, properties;
 } Record;
+
+/* Whether this is the magic number of a record, of version 1 or 2. */
+static inline bool is_record_magic(uint32_t magic) {
+    return magic == 0xDAA320A7u || magic == 0xDAA320ABu;
+}
 
 /* Read a record, with its layout as in codec/stored_message.py.
  *

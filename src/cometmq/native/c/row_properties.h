@@ -19,7 +19,8 @@ typedef struct {
  *
  * False stops: a name or a value is empty, a separator is at a wrong position, a name is repeated,
  * or there are more than ROW_PROPERTIES_MAX properties.  The last property may lack its 0x02.
- * Bytes above 0x7F add to `bits`, so that the caller can check that they are UTF-8. */
+ * The bits of all values and of names that the row before does not have add to `bits`, so that the
+ * caller can check text that is not ASCII. */
 bool read_row_properties(Span text, Shape *shape, Span *values, bool *has_changed, uint64_t *bits);
 
 #endif
