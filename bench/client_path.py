@@ -44,15 +44,17 @@ class _Sent(SendToken):
 @contextmanager
 def _in_python() -> Iterator[None]:
     """Let Python do the work, as in an installation without the core."""
-    kept = received._cut_natively, received._body_natively, received._decode_natively
+    names = ("_cut_natively", "_body_natively", "_property_natively", "_decode_natively")
+    kept = {name: getattr(received, name) for name in names}
     encode = send_codec._encode_natively
-    for name in ("_cut_natively", "_body_natively", "_decode_natively"):
+    for name in names:
         setattr(received, name, None)
     send_codec._encode_natively = None  # type: ignore[misc]
     try:
         yield
     finally:
-        received._cut_natively, received._body_natively, received._decode_natively = kept  # type: ignore[misc]
+        for name, function in kept.items():
+            setattr(received, name, function)
         send_codec._encode_natively = encode  # type: ignore[misc]
 
 

@@ -87,11 +87,15 @@ class ClientInputs:
             positions = [position for *_, position in messages]
         for position in positions:
             body = self.core.record_body(data, position)
+            name = chance.choice((b"TAGS", b"", b"\x01", b"x" * 400))
+            value = self.core.record_property(data, position, name)
             fields = self.core.decode_record(data, position, lambda *fields: fields)
             if fields is None:
                 assert body is None
+                assert value is None
             else:
                 assert len(fields) == 18
+                assert value in fields[17]
                 assert fields[14] == len(fields[15])
                 assert body == (None if fields[7] & 1 else fields[15])
 

@@ -31,6 +31,15 @@ QUEUE = MessageQueue("T", "broker-a", 3)
 INT32 = st.integers(-(2**31), 2**31 - 1) | st.integers(0, 3)
 INT64 = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 3)
 TOPICS = st.sampled_from(["T", "", "Größe", "%RETRY%g", "t" * 127, "t" * 128])
+PROPERTIES = st.sampled_from(
+    [
+        b"TAGS\x01a\x02KEYS\x01k\x02",
+        b"MYTAGS\x01no\x02TAGS\x01last",
+        b"TAGS\x01a\x02TAGS\x01\x02KEYS\x01a b\x02KEYS\x01c\x02",
+        b"TAGS\x02UNIQ_KEY\x01x\x01y\x02",
+        b"KEYS\x01\xff\x02TAGS\x01\xc3\xbc\x02",
+    ]
+)
 TRAP = struct.pack(">ii", 97, MAGIC_V1) + bytes(89)
 """A record whose other fields are zero: it is cut, but six bytes too long to be decoded."""
 
@@ -47,7 +56,7 @@ def records(draw: st.DrawFn) -> bytes:
     return encode_message(
         topic,
         body,
-        draw(st.binary(max_size=30) | st.just(b"TAGS\x01a\x02KEYS\x01k\x02")),
+        draw(st.binary(max_size=30) | PROPERTIES),
         queue_id=draw(INT32),
         flag=draw(INT32),
         queue_offset=draw(INT64),
@@ -91,13 +100,19 @@ def outcome(work: Any) -> Any:
     """What a call gives, or the kind and the text of its error."""
     try:
         return work()
-    except CometError as error:
+    except (CometError, UnicodeDecodeError) as error:
         return type(error), str(error)
 
 
 def fields_of(message: ReceivedMessage) -> list[Any]:
     """Everything that a handler can read of a message, in this order."""
     whole = outcome(lambda: message.body)
+    properties = [
+        outcome(lambda: message.tags),
+        outcome(lambda: message.keys),
+        outcome(lambda: message.sandbox),
+        outcome(lambda: message.message_id),
+    ]
     record = outcome(lambda: message.stored)
     return [
         message.message_queue,
@@ -105,6 +120,7 @@ def fields_of(message: ReceivedMessage) -> list[Any]:
         message.size_bytes,
         message._position,
         whole,
+        properties,
         record,
         type(record),
         outcome(lambda: message.body),  # from the record that is decoded now
@@ -120,7 +136,12 @@ def read(body: bytes) -> Any:
 def in_python(monkeypatch: pytest.MonkeyPatch, body: bytes) -> Any:
     """The same without the core."""
     with monkeypatch.context() as patch:
-        for name in ("_cut_natively", "_body_natively", "_decode_natively"):
+        for name in (
+            "_cut_natively",
+            "_body_natively",
+            "_property_natively",
+            "_decode_natively",
+        ):
             assert getattr(message_module, name) is not None
             patch.setattr(message_module, name, None)
         return read(body)

@@ -41,6 +41,7 @@ __all__ = [
     "hash_keys",
     "link_entries",
     "record_body",
+    "record_property",
     "scan_records",
     "take_send_answers",
     "walk_records",
@@ -317,6 +318,7 @@ decode_columns: _DecodeColumns | None = None
 walk_records: Callable[[Any, int, int, int], tuple[bytes, int]] | None = None
 decode_record: _DecodeRecord | None = None
 record_body: Callable[[bytes, int], bytes | None] | None = None
+record_property: Callable[[bytes, int, bytes], bytes | None] | None = None
 encode_send_request: _EncodeSendRequest | None = None
 take_send_answers: _TakeSendAnswers | None = None
 scan_records: _ScanRecords | None = None
@@ -336,6 +338,7 @@ else:
         )  # fmt: skip
         encode_send_request, take_send_answers = _core.encode_send_request, _core.take_send_answers
         scan_records, check_entries = _core.scan_records, _core.check_entries
+        record_property = _core.record_property
         decode_columns, walk_records = _core.decode_columns, _core.walk_records
     except ImportError:
         _absence = "this installation was built without the core"

@@ -34,6 +34,7 @@ _MAGICS: Final = (MAGIC_V1, MAGIC_V2)
 _cut_natively: Final = native.cut_messages
 _decode_natively: Final = native.decode_record
 _body_natively: Final = native.record_body
+_property_natively: Final = native.record_property
 
 
 class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
@@ -103,29 +104,35 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
             topic = topic.removeprefix(f"{self._namespace}%")
         return topic
 
+    def _property(self, name: bytes) -> str | None:
+        """One property, which is read without the others; None if absent or empty."""
+        raw = None
+        if _property_natively is not None and self._stored is None:
+            raw = _property_natively(self._buffer, self._position, name)
+        if raw is None:
+            raw = find_property(self.stored.raw_properties, name)
+        return raw.decode() if raw else None
+
     @property
     def sandbox(self) -> str | None:
         """The sandbox of its producer, if that has one."""
-        raw = find_property(self.stored.raw_properties, SANDBOX_PROPERTY.encode())
-        return raw.decode() if raw else None
+        return self._property(SANDBOX_PROPERTY.encode())
 
     @property
     def tags(self) -> str | None:
         """The tag, if any."""
-        raw = find_property(self.stored.raw_properties, b"TAGS")
-        return raw.decode() if raw else None
+        return self._property(b"TAGS")
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The business keys."""
-        raw = find_property(self.stored.raw_properties, b"KEYS")
-        return split_keys(raw.decode()) if raw else ()
+        text = self._property(b"KEYS")
+        return split_keys(text) if text else ()
 
     @property
     def message_id(self) -> str:
         """The producer's unique id, or the broker's id for a message without one."""
-        raw = find_property(self.stored.raw_properties, b"UNIQ_KEY")
-        return raw.decode() if raw else self.stored.offset_message_id
+        return self._property(b"UNIQ_KEY") or self.stored.offset_message_id
 
     @property
     def offset_message_id(self) -> str:

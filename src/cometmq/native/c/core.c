@@ -62,6 +62,10 @@ PyDoc_STRVAR(record_body_doc,
              "record_body(buffer, position)\n--\n\n"
              "Return the body of a plain record that is not compressed, or None.");
 
+PyDoc_STRVAR(record_property_doc,
+             "record_property(buffer, position, name)\n--\n\n"
+             "Return the value of a plain record's property, empty without one; or None.");
+
 PyDoc_STRVAR(scan_records_doc,
              "scan_records(data, index, position, end, is_crc_checked, keys_use, queues)\n--\n\n"
              "Read the records from `data[index]`, at a physical offset, that begin before `end`:\n"
@@ -98,6 +102,7 @@ static PyMethodDef functions[] = {
     {"hash_keys", hash_keys, METH_O, hash_keys_doc},
     {"link_entries", link_entries, METH_VARARGS, link_entries_doc},
     {"record_body", record_body, METH_VARARGS, record_body_doc},
+    {"record_property", record_property, METH_VARARGS, record_property_doc},
     {"scan_records", scan_records, METH_VARARGS, scan_records_doc},
     {"take_send_answers", take_send_answers, METH_VARARGS, take_send_answers_doc},
     {"walk_records", walk_records, METH_VARARGS, walk_records_doc},

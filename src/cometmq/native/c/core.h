@@ -31,6 +31,9 @@ PyObject *cut_messages(PyObject *module, PyObject *arguments);
 /* record_body(buffer, position) -> body: messages.c. */
 PyObject *record_body(PyObject *module, PyObject *arguments);
 
+/* record_property(buffer, position, name) -> value: messages.c. */
+PyObject *record_property(PyObject *module, PyObject *arguments);
+
 /* decode_record(buffer, position, type) -> record: messages.c. */
 PyObject *decode_record(PyObject *module, PyObject *arguments);
 

@@ -1,4 +1,4 @@
-/* cut_messages, record_body and decode_record: what a consumer reads of a pull answer.
+/* cut_messages, record_body, record_property and decode_record: what a consumer reads of a pull answer.
  *
  * They give what split_messages of client/message/message.py and decode_message of
  * codec/stored_message.py give.  A record is plain where its magic is that of version 1, both
@@ -153,6 +153,42 @@ PyObject *record_body(PyObject *module, PyObject *arguments) {
         (head_u32(record.head, SYS_FLAG_POSITION) & COMPRESSED_FLAG) != 0)
         Py_RETURN_NONE;
     return bytes_of(record.body);
+}
+
+/* -- record_property --------------------------------------------------------------------------- */
+
+/* The value of a property, empty where there is none: the last one that is not empty, as
+ * find_property of codec/properties.py. */
+static Span find_value(Span properties, Span name) {
+    enum { NAME_END = 1, VALUE_END = 2 };
+    Span value = {properties.start, 0};
+    Cursor cursor = cursor_of(properties);
+    while (bytes_left(&cursor) != 0) {
+        Span property;
+        if (!read_until(&cursor, VALUE_END, &property))
+            property = read_rest(&cursor);
+        Cursor rest = cursor_of(property);
+        if (read_text(&rest, (const char *)name.start, name.size) && read_byte(&rest, NAME_END) &&
+            bytes_left(&rest) != 0)
+            value = read_rest(&rest);
+    }
+    return value;
+}
+
+PyObject *record_property(PyObject *module, PyObject *arguments) {
+    (void)module;
+    PyObject *buffer;
+    Py_ssize_t position, name_bytes;
+    const char *name;
+    Cursor cursor;
+    Record record;
+    if (!PyArg_ParseTuple(arguments, "Sny#", &buffer, &position, &name, &name_bytes) ||
+        !cursor_at(buffer, position, &cursor))
+        return NULL;
+    if (!read_record(cursor, &record))
+        Py_RETURN_NONE;
+    return bytes_of(find_value(record.properties,
+                               (Span){(const uint8_t *)name, (size_t)name_bytes}));
 }
 
 /* -- decode_record ----------------------------------------------------------------------------- */
