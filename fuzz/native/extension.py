@@ -38,7 +38,7 @@ ORIGIN = bytes(36)
 STORED_PROPERTIES = (
     b"", b"KEYS\x01a b  c\x02UNIQ_KEY\x01id\x02TAGS\x01a\x02", b"UNIQ_KEY\x01id\x02" * 3,
     b"KEYS\x01" + b"k " * 40, b"TAGS\x01\xc3\xa9", b"TAGS\x01a\x02TAGS\x01\x02TAGS\x01b",
-    b"UNIQ_KEY\x01\xff\x02KEYS", b"KEYS\x01  \x02",
+    b"UNIQ_KEY\x01\xff\x02KEYS", b"KEYS\x01  \x02", b"__CRC32#\x010987654321\x02",
 )  # fmt: skip
 START = 1 << 33
 """Where the log of `run_gather_records` begins."""
@@ -453,6 +453,7 @@ class Fuzzer:
             chance.choice((None,) * 9 + (offsets,)), chance.choice((-(1 << 63), 0, 1)),
             chance.choice(((1 << 63) - 1, 0)),
             chance.choice((None,) * 4 + (frozenset((b"a", b"b")), frozenset(), 7)),
+            chance.random() < 0.3,
         )  # fmt: skip
         if decoded is None:
             return

@@ -50,6 +50,8 @@ ODD_PROPERTIES = [
     b"KEYS\x01\xff\x02",
     b"KEYS\x01\xc3\x02\x02",
     b"KEYS\x01\xed\xa0\x80\x02",
+    b"__CRC32#\x010987654321\x02",
+    b"KEYS\x01k\x02__CRC32#\x01098765432a\x02",
 ]
 HOSTS = [bytes(8), bytes([255] * 8), bytes([10, 0, 0, 7, 0, 0, 0x2A, 0x9F]), b"\x7f\0\0\x01" * 2]
 USUAL_RECORD = st.fixed_dictionaries(
@@ -73,7 +75,7 @@ RECORDS = st.lists(st.one_of(USUAL_RECORD, USUAL_RECORD, ODD_RECORD), max_size=3
 COLUMNS = st.lists(st.sampled_from(ALL_COLUMNS), min_size=1, max_size=9, unique=True)
 LIMITS = st.sampled_from(
     [{}, {}, {}, {"tags": "A"}, {"tags": "A||ü"}, {"starting_timestamp": START_MS},
-     {"ending_timestamp": START_MS + 1}]
+     {"ending_timestamp": START_MS + 1}, {"check_crc": True}, {"check_crc": True}]
 )  # fmt: skip
 
 
@@ -148,9 +150,10 @@ def test_scans_are_equal(
 def test_stores_of_java_are_scanned_alike(name: str, tmp_path: Path) -> None:
     """Stores that RocketMQ wrote, some with damage."""
     root = unpack(name, tmp_path)
-    natively = scanned(root, include_properties=True)
-    with python_text():
-        assert scanned(root, include_properties=True) == natively
+    for check_crc in (False, True):
+        natively = scanned(root, include_properties=True, check_crc=check_crc)
+        with python_text():
+            assert scanned(root, include_properties=True, check_crc=check_crc) == natively
 
 
 def answer(count: int, **fields: Any) -> tuple[WireRecords, Any, Any]:
@@ -179,7 +182,9 @@ def columns_of(decoded: Decoded) -> dict[str, Any]:
 def test_the_core_takes_plain_records(count: int, with_properties: bool) -> None:
     """It decodes an answer with every column itself, also one in several blocks."""
     records, start, size = answer(count)
-    options = parse_options(columns=ALL_COLUMNS, include_properties=with_properties)
+    options = parse_options(
+        columns=ALL_COLUMNS, include_properties=with_properties, check_crc=not with_properties
+    )
     rows = QueueRows("T", 0, np.arange(7, 7 + count, dtype=np.int64))
     for queue_rows in (rows, None):
         arguments = (records, start, size, options, queue_rows)
@@ -283,6 +288,7 @@ def test_arguments_out_of_range_are_refused(change: dict[str, Any]) -> None:
     arguments: dict[str, Any] = {
         "log": b"", "log_start": 0, "starts": bytes(8), "sizes": bytes(8), "kinds": b"\x05",
         "queue_id": 0, "queue_offsets": bytes(8), "starting_ms": 0, "ending_ms": 0, "tags": None,
+        "is_crc_checked": False,
     }  # fmt: skip
     assert native.decode_columns is not None
     assert native.decode_columns(*arguments.values()) is None

@@ -33,7 +33,7 @@ def decode_natively(
     queue_rows: QueueRows | None,
 ) -> tuple[NDArray[np.int64], dict[str, Any]] | None:
     """The rows within the limits, and their columns; None where Python has to decode."""
-    if native.decode_columns is None or options.check_crc:
+    if native.decode_columns is None:
         return None
     names = [name for name in options.columns if _is_decoded(name, options, queue_rows)]
     if queue_rows is None and "topic" not in names:
@@ -51,6 +51,7 @@ def decode_natively(
         _TIME_MIN if options.starting_ms is None else options.starting_ms,
         _TIME_MAX if options.ending_ms is None else options.ending_ms,
         None if options.tags is None else frozenset(map(str.encode, options.tags)),
+        options.check_crc,
     )
     if decoded is None:
         return None

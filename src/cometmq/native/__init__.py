@@ -118,6 +118,7 @@ class _DecodeColumns(Protocol):
         starting_ms: int,
         ending_ms: int,
         tags: frozenset[bytes] | None,
+        is_crc_checked: bool,
         /,
     ) -> tuple[bytearray | None, list[Any]] | None:
         """Return the rows within the limits, None for all, and a column of each kind.

@@ -4,7 +4,8 @@
  * The former gives what decode_records of arrow/decode.py gives: for each column the bytes that Arrow
  * wants, numbers in this machine's byte order, texts one behind the other with their offsets.
  * It stops at a record that is damaged, of another queue or of another size than its unit says,
- * that has an IPv6 host, a compressed body that is wanted, or properties of an odd form.
+ * that has an IPv6 host, a compressed body that is wanted, or properties of an odd form, and, where
+ * CRCs are checked, a CRC of the whole record.
  *
  * Records of one queue lie apart in the log, so most of the time would go into waiting for memory.
  * Therefore a few records at a time are read, while those behind them are fetched, and each column
@@ -72,7 +73,7 @@ typedef struct {
     Span starts, sizes, queue_offsets;
     size_t unit_count;
     int32_t queue_id;
-    bool has_queue, is_body_wanted, has_properties;
+    bool has_queue, is_crc_checked, is_body_wanted, has_properties;
     int64_t starting_ms, ending_ms;
     PyObject *tags;
 
@@ -196,6 +197,15 @@ static bool is_time(int64_t ms) {
     return ms <= TIME_MAX_MS && ms >= -TIME_MAX_MS;
 }
 
+/* Whether the record ends with a CRC of its own, as in codec/crc.py. */
+static bool has_crc_tail(const Record *record) {
+    enum { TAIL_BYTES = 20, NAME_BYTES = 9 };
+    Cursor cursor = cursor_of(record->properties);
+    size_t size = record->properties.size;
+    return size >= TAIL_BYTES && read_bytes(&cursor, size - TAIL_BYTES) != NULL &&
+           read_text(&cursor, "__CRC32#\x01", NAME_BYTES);
+}
+
 /* Read the record of a unit; false stops. */
 static bool read_unit(const Batch *batch, size_t index, Record *record) {
     int64_t start = number_at(batch->starts, index), size = number_at(batch->sizes, index);
@@ -211,7 +221,8 @@ static bool read_unit(const Batch *batch, size_t index, Record *record) {
            (!batch->has_queue || (record->queue_id == batch->queue_id &&
                                   record->queue_offset == number_at(batch->queue_offsets, index))) &&
            !(batch->is_body_wanted && (record->sys_flag & COMPRESSED_FLAG)) &&
-           is_time(record->born_ms) && is_time(record->store_ms);
+           is_time(record->born_ms) && is_time(record->store_ms) &&
+           (!batch->is_crc_checked || (has_body_crc(record) && !has_crc_tail(record)));
 }
 
 /* Read the record of a unit into the block, unless the limits of time or tags leave it out. */
@@ -613,10 +624,10 @@ PyObject *decode_columns(PyObject *module, PyObject *arguments) {
     (void)module;
     Py_buffer log, starts, sizes, kinds, queue_offsets = {0};
     long long log_start, starting_ms, ending_ms;
-    int queue_id;
+    int queue_id, is_crc_checked;
     PyObject *queue, *tags;
-    if (!PyArg_ParseTuple(arguments, "y*Ly*y*y*iOLLO", &log, &log_start, &starts, &sizes, &kinds,
-                          &queue_id, &queue, &starting_ms, &ending_ms, &tags))
+    if (!PyArg_ParseTuple(arguments, "y*Ly*y*y*iOLLOp", &log, &log_start, &starts, &sizes, &kinds,
+                          &queue_id, &queue, &starting_ms, &ending_ms, &tags, &is_crc_checked))
         return NULL;
     PyObject *result = NULL;
     Batch *batch = calloc(1, sizeof *batch);
@@ -633,6 +644,7 @@ PyObject *decode_columns(PyObject *module, PyObject *arguments) {
         batch->has_queue = has_offsets;
         batch->queue_offsets = span_of(&queue_offsets);
         batch->queue_id = queue_id;
+        batch->is_crc_checked = is_crc_checked;
         batch->starting_ms = starting_ms;
         batch->ending_ms = ending_ms;
         batch->tags = tags == Py_None ? NULL : tags;

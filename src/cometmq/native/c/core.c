@@ -76,7 +76,7 @@ PyDoc_STRVAR(scan_records_doc,
 
 PyDoc_STRVAR(decode_columns_doc,
              "decode_columns(log, log_start, starts, sizes, kinds, queue_id, queue_offsets,\n"
-             "               starting_ms, ending_ms, tags)\n--\n\n"
+             "               starting_ms, ending_ms, tags, is_crc_checked)\n--\n\n"
              "Decode the records at these positions into columns: (rows, columns), or None where\n"
              "Python has to decode.  Starts, sizes and queue offsets are arrays of 64-bit numbers;\n"
              "`rows` are the positions of the records within the limits, None for all.");

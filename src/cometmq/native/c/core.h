@@ -48,7 +48,7 @@ PyObject *take_send_answers(PyObject *module, PyObject *arguments);
 PyObject *scan_records(PyObject *module, PyObject *arguments);
 
 /* decode_columns(log, log_start, starts, sizes, kinds, queue_id, queue_offsets, starting_ms,
- * ending_ms, tags): columns.c. */
+ * ending_ms, tags, is_crc_checked): columns.c. */
 PyObject *decode_columns(PyObject *module, PyObject *arguments);
 
 /* walk_records(data, position, last, count): columns.c. */
