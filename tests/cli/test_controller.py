@@ -81,6 +81,14 @@ def test_a_controller_keeps_its_sets_over_a_restart(tmp_path: Path) -> None:
             }
         ]
         assert run("controller", "status", "other", "-a", address, "--json").stdout.strip() == "[]"
+        refused = run("replica", "elect", "b", "1", "-a", address, "--cluster", "c")
+        assert refused.returncode == 1
+        assert "no in-sync replica can become the master" in refused.stderr
+        with RawClient(address) as client:
+            alive = {"clusterName": "c", "brokerName": "b", "brokerId": "1"}
+            assert client.call(904, {**alive, "brokerAddr": "10.0.0.9:10911"}).code == 0
+            elected = run("replica", "elect", "b", "1", "-a", address, "--cluster", "c")
+        assert elected.stdout == "master of b: broker 1 at 10.0.0.9:10911, epoch 1\n"
 
 
 def test_a_name_server_runs_a_controller(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from cometmq.broker.extensions.staging.service import StagingService
 from cometmq.broker.files.carrying import CarriedGoods
 from cometmq.broker.pull.filters import FilterService
 from cometmq.broker.replication.master import ReplicaServer
+from cometmq.broker.replication.seat import Seat
+from cometmq.broker.replication.set_master import SetMaster
 from cometmq.broker.send.native_sends import NativeKinds
 from cometmq.broker.services import Services, build_services, handlers
 from cometmq.broker.transaction.service import TransactionService
@@ -55,6 +57,7 @@ class Broker:
         env: clock, chance, network and workers.
         disk: where the store lives.
         config_path: the properties file that changes of the configuration are written to.
+        seat: what a controller says of this broker; None without a controller.
 
     Raises:
         ConfigError: the settings of TLS name files that cannot be used.
@@ -67,8 +70,10 @@ class Broker:
         disk: Disk,
         *,
         config_path: str | None = None,
+        seat: Seat | None = None,
     ) -> None:
         self.env = env = secured(env, config)
+        self._seat = seat
         self.recovery: RecoveryReport | None = None
         """What opening the store took, once started."""
         self._config = config
@@ -184,6 +189,7 @@ class Broker:
                 self._address,
                 was_killed=was_killed,
                 replicas=self._replicas,
+                seat=self._seat,
             )
             self._services = services
             if self._replicas is not None:
@@ -231,7 +237,9 @@ class Broker:
             return
         if port <= 0:
             port = self._port + _HA_PORT_DISTANCE if config.listen_port else 0
-        self._replicas = ReplicaServer(config, self.env, store)
+        seat = self._seat
+        members = None if seat is None else SetMaster(config, self.env, store, seat)
+        self._replicas = ReplicaServer(config, self.env, store, members)
         await self._replicas.listen(config.bind_address, port)
         self._replicas.address = format_address(config.broker_ip2 or ip, self._replicas.port)
 
@@ -276,6 +284,11 @@ class Broker:
         now_ms = self.env.clock.now_ms()
         services.client.drop_expired(now_ms)
         services.queue_locks.drop_expired(now_ms)
+
+    def follow_anew(self) -> None:
+        """On a slave of a replica set: the controller names another master."""
+        if self._services is not None and self._services.following is not None:
+            self._services.following.log.follow_anew()
 
     # -- stop -----------------------------------------------------------------------------
 

@@ -87,6 +87,7 @@ class RegistrationService:
         address: ``host:port`` of the broker.
         topics: what to announce.
         ha: what sends the log to slaves; None where nobody listens.
+        epoch: the master epoch of a replica set; a name server refuses a master of an older one.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class RegistrationService:
         address: str,
         topics: TopicTable,
         ha: HaAddress | None = None,
+        epoch: int = 0,
     ) -> None:
         self._env = env
         self._config = config
@@ -112,6 +114,7 @@ class RegistrationService:
         self.master_ha_address: str | None = None
         """``host:port`` at which that master sends its log."""
         self._topics = topics
+        self._epoch = epoch
         self._pool = ChannelPool(env, on_close=self._lost)
         self._name_servers = {server: _NameServer(server) for server in config.name_servers()}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -262,7 +265,7 @@ class RegistrationService:
             return True
         keys = ("brokerName", "brokerAddr", "clusterName", "brokerId")
         ext = {key: self._identity[key] for key in keys}
-        version = encode_data_version(self._topics.version)
+        version = encode_data_version(self._version)
         request = RemotingCommand.request(RequestCode.QUERY_DATA_VERSION, ext, version)
         try:
             channel = await self._pool.get(server.address, CONNECT_TIMEOUT_MS)
@@ -302,11 +305,15 @@ class RegistrationService:
         self._release_announced()
         return is_accepted
 
+    @property
+    def _version(self) -> DataVersion:
+        return replace(self._topics.version, state_version=self._epoch)
+
     def _encode(self, topics: Iterable[TopicConfig]) -> bytes:
         perm = self._config.broker_permission
         table = {topic.topic: _masked(topic, perm) for topic in topics}
         version = DataVersion(self._env.clock.now_ms())
-        wrapper = TopicConfigWrapper(table, self._topics.version, version, {}, {})
+        wrapper = TopicConfigWrapper(table, self._version, version, {}, {})
         return encode_register_broker_body(wrapper)
 
     def _release_announced(self) -> None:

@@ -44,6 +44,8 @@ from cometmq.broker.replication.answers import ReplicationProcessor
 from cometmq.broker.replication.following import Following
 from cometmq.broker.replication.master import ReplicaServer
 from cometmq.broker.replication.refusals import slave_refusals
+from cometmq.broker.replication.seat import Seat
+from cometmq.broker.replication.set_answers import SetProcessor
 from cometmq.broker.send.reply import ReplyProcessor
 from cometmq.broker.send.send import SendProcessor
 from cometmq.broker.transaction.counts import TransactionCounts
@@ -96,6 +98,8 @@ class Services:
     """What sends the log to slaves; None where nothing listens for them."""
     following: Following | None
     """What copies the master's log and tables; None on a master."""
+    seat: Seat | None
+    """What a controller says of the broker; None without a controller."""
 
 
 def build_services(
@@ -107,6 +111,7 @@ def build_services(
     *,
     was_killed: bool,
     replicas: ReplicaServer | None = None,
+    seat: Seat | None = None,
 ) -> Services:
     """Load the tables and make the parts.  Blocks; starts nothing.
 
@@ -114,6 +119,7 @@ def build_services(
         store: loaded.
         address: ``host:port`` to announce.
         replicas: what sends the log to slaves; None where nothing listens for them.
+        seat: what a controller says of the broker; None without a controller.
         was_killed: the broker that had the store before did not stop in order.
 
     Raises:
@@ -127,7 +133,7 @@ def build_services(
     if not files.are_topics_sound:
         _adopt_queues(topics, store, now_ms)
     groups.seed(now_ms)
-    registration = RegistrationService(env, config, address, topics, replicas)
+    registration = RegistrationService(env, config, address, topics, replicas, _epoch_of(seat))
     state = BrokerState(
         config,
         env,
@@ -164,7 +170,6 @@ def build_services(
         lambda name: name in topics.all(),
     )
     files.attach_transactions(transaction_counts)
-
     filters = FilterService(
         lambda: state.config, files.load_filters(), now_ms, was_killed=was_killed
     )
@@ -181,7 +186,7 @@ def build_services(
     staging = _make_staging(state, files, send, waiting, pull)
 
     _watch_topics(state, files, registration, send, growing, pull)
-    following = Following(state, registration, schedule, disk) if config.is_slave else None
+    following = Following(state, registration, schedule, disk, seat) if config.is_slave else None
     return Services(
         store=store,
         state=state,
@@ -205,7 +210,12 @@ def build_services(
         staging=staging,
         replicas=replicas,
         following=following,
+        seat=seat,
     )
+
+
+def _epoch_of(seat: Seat | None) -> int:
+    return 0 if seat is None else seat.master_epoch
 
 
 def _watch_topics(
@@ -304,6 +314,8 @@ def handlers(services: Services, disk: Disk, config_path: str | None) -> dict[in
         None if timers is None else lambda: timers.checkpoint,
     )
     table.update(replication.handlers())
+    if services.seat is not None:
+        table.update(SetProcessor(state, services.seat, services.replicas).handlers())
     if services.following is not None:
         table.update(slave_refusals(state.config))
     return table

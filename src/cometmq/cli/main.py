@@ -80,7 +80,11 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
         "outbox",
         "Show an outbox, send dead rows again, run a relay.",
     ),
-    "replica": ("cometmq.cli.admin.replica", "replica", "Show masters and slaves."),
+    "replica": (
+        "cometmq.cli.admin.replica",
+        "replica",
+        "Show masters and slaves; name the master of a replica set.",
+    ),
     "app": ("cometmq.cli.serve.app", "app", "Run the handlers of a program."),
     "delay-gateway": (
         "cometmq.cli.serve.delay_gateway",

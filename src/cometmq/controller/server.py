@@ -576,7 +576,13 @@ class Controller:
         name = header.broker_name
 
         def decide(recorded: ReplicaSet | None) -> _Decision:
-            return register(recorded, name, header.broker_id, header.broker_address)
+            return register(
+                recorded,
+                name,
+                header.broker_id,
+                header.broker_address,
+                is_unclean=bool(header.cometmq_unclean),
+            )
 
         def respond(decision: _Decision) -> RemotingCommand:
             if not isinstance(decision, ReplicaSet):

@@ -229,6 +229,22 @@ def test_batch_bodies_come_back_byte_by_byte() -> None:
         assert SendMessageHeader.from_command(command).batch is True
 
 
+def test_epochs_of_a_broker_are_written_alike() -> None:
+    """The answer to 1007 of a broker that has been a master."""
+    compared = 0
+    for captured in load_frames():
+        if captured.is_request or captured.request_code != 1007:
+            continue
+        body = decode_frame(captured.frame).body
+        data = json.loads(body)
+        epochs = [(each["epoch"], each["startOffset"]) for each in data["epochList"]]
+        assert body == controller_body.encode_epoch_cache(
+            data["clusterName"], data["brokerName"], data["brokerId"], epochs, data["maxOffset"]
+        )
+        compared += 1
+    assert compared == 4
+
+
 def test_properties_of_sends_survive() -> None:
     """The property string of a send header and its encoded bytes hold equal properties."""
     count = 0

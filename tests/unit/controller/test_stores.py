@@ -276,8 +276,8 @@ def etcd_address(tmp_path: Path) -> Iterator[str]:
 
 
 def gateway(*endpoints: str) -> EtcdGateway:
-    """A client of one etcd."""
-    return EtcdGateway(endpoints, tls=Tls())
+    """A client of one etcd, with the patience that a busy machine needs."""
+    return EtcdGateway(endpoints, tls=Tls(), timeout_s=30)
 
 
 async def until_it_answers(etcd: EtcdGateway) -> None:

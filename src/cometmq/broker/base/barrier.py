@@ -41,6 +41,7 @@ class SendBarrier:
         self._is_flushed = config.flush_disk_type == "SYNC_FLUSH"
         self.slave_count = config.awaited_slave_count
         """How many slaves must have a message."""
+        self._is_set = config.enable_controller_mode
         self._timeout_ms = config.slave_timeout
         self._waiting: deque[tuple[int, int, Callable[[bool], None]]] = deque()
         """For each wait for slaves: end of the records, deadline in ms, callback."""
@@ -56,7 +57,9 @@ class SendBarrier:
         """What an answer says about messages that have passed; None where nothing is waited for."""
         levels = ["flushed"] if self._is_flushed else []
         if self.slave_count:
-            levels.append(f"replicas={1 + self.slave_count}")
+            levels.append(
+                "replicas=in-sync" if self._is_set else f"replicas={1 + self.slave_count}"
+            )
         return ",".join(levels) or None
 
     def when_passed(self, end_offset: int, settle: Callable[[int], None]) -> None:

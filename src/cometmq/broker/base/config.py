@@ -70,7 +70,12 @@ _CONTROLLER: Final = "replica sets with a controller are not part of this versio
 _OPEN: Final = "is not part of this version, so the broker would let everybody in"
 DEMANDS: Final[Mapping[str, Demand]] = {
     "totalReplicas": Demand(_ONE, _CONTROLLER, "set 1", value="1"),
-    "allAckInSyncStateSet": Demand(_FALSE, _CONTROLLER, "set false", value="false"),
+    "allAckInSyncStateSet": Demand(
+        ("", "false", "true"),
+        "it is true in every replica set, whatever is written",
+        "set true",
+        value="false",
+    ),
     "duplicationEnable": Demand(
         _FALSE,
         "a log that is written twice is not part of this version",
@@ -85,9 +90,6 @@ DEMANDS: Final[Mapping[str, Demand]] = {
     ),
     "enableDLegerCommitLog": Demand(
         _FALSE, "DLedger is not part of this version", "set false", value="false"
-    ),
-    "enableControllerMode": Demand(
-        _FALSE, "controller mode is not part of this version", "set false", value="false"
     ),
     "storeType": Demand(
         ("", "default"), "RocksDB queues are not supported", "set default", value="default"
@@ -156,6 +158,14 @@ class BrokerConfig(TlsSettings, frozen=True, kw_only=True, rename=_java_name):
     slave_timeout: Millis = 3000
     slave_read_enable: bool = False
     access_message_in_memory_max_ratio: Ratio = 40
+    # Replica sets with a controller
+    enable_controller_mode: bool = False
+    controller_addr: str = ""
+    ha_max_time_slave_not_catchup: Millis = 2000
+    broker_heartbeat_interval: Millis = 500
+    controller_heart_beat_timeout_mills: Millis = 2000
+    sync_broker_metadata_period: Millis = 1000
+    broker_election_priority: Annotated[int, msgspec.Meta(ge=0, le=_INT32_MAX)] = _INT32_MAX
     # What clients may do
     broker_permission: Annotated[int, msgspec.Meta(ge=0, le=7)] = 6
     auto_create_topic_enable: bool = True
@@ -257,7 +267,9 @@ class BrokerConfig(TlsSettings, frozen=True, kw_only=True, rename=_java_name):
 
     @property
     def awaited_slave_count(self) -> int:
-        """How many slaves must have a message before its send is answered."""
+        """How many slaves must have a message before its send is answered; 1 stands for a set."""
+        if self.enable_controller_mode:
+            return int(self.broker_role == "SYNC_MASTER")
         return max(0, self.in_sync_replicas - 1) if self.broker_role == "SYNC_MASTER" else 0
 
     @property
@@ -446,6 +458,25 @@ def _check_together(config: BrokerConfig) -> None:
                 f"namesrvAddr={config.namesrv_addr} is not accepted: {address!r} is not host:port; "
                 "expected host:port;host:port with ports 1-65535"
             )
+    for hour in config.delete_when.split(";"):
+        if int(hour) > 23:
+            raise ConfigError(
+                f"deleteWhen={config.delete_when} is not accepted: expected hours 00-23 joined by ;"
+            )
+    _check_replication(config)
+
+
+def _check_replication(config: BrokerConfig) -> None:
+    """Refuse roles and numbers of copies that do not hold."""
+    if config.enable_controller_mode:
+        if not config.controller_addr.strip():
+            raise ConfigError(
+                "enableControllerMode=true needs controllerAddr=host:port, the address of the"
+                " controllers"
+            )
+        if not config.listen_port:
+            raise ConfigError("enableControllerMode=true needs a listenPort that stays the same")
+        return
     if config.is_slave and config.broker_id <= 0:
         raise ConfigError(
             f"brokerRole=SLAVE with brokerId={config.broker_id} is not accepted: a slave needs an"
@@ -459,11 +490,6 @@ def _check_together(config: BrokerConfig) -> None:
             raise ConfigError(
                 f"{key}={count} is not accepted with brokerRole={config.broker_role}: no send of"
                 " such a broker waits for slaves; set brokerRole=SYNC_MASTER"
-            )
-    for hour in config.delete_when.split(";"):
-        if int(hour) > 23:
-            raise ConfigError(
-                f"deleteWhen={config.delete_when} is not accepted: expected hours 00-23 joined by ;"
             )
 
 

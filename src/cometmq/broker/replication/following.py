@@ -9,6 +9,8 @@ from typing import Final
 from cometmq.broker.base.state import BrokerState
 from cometmq.broker.delay.levels.schedule import ScheduleService
 from cometmq.broker.registration import RegistrationService
+from cometmq.broker.replication.seat import Seat
+from cometmq.broker.replication.set_slave import SetReplicaClient
 from cometmq.broker.replication.slave import ReplicaClient
 from cometmq.broker.replication.tables import TableCopier
 from cometmq.errors import CometError, StoreFollows
@@ -22,12 +24,18 @@ log = logging.getLogger("cometmq.broker")
 POSITIONS_S: Final = 3.0
 """How old the positions of consumers and deliveries are when this broker becomes the master: so
 much may be delivered again."""
+SET_POSITIONS_S: Final = 1.0
+"""The same in a replica set, where the change comes without warning."""
 TABLES_EVERY: Final = 4
 """Topics and groups are copied with every so many copies of the positions."""
 
 
 class Following:
-    """Follows one master.  From its making on the store refuses everything but the master's log."""
+    """Follows one master.  From its making on the store refuses everything but the master's log.
+
+    Args:
+        seat: what a controller says of the broker; None where the name servers name the master.
+    """
 
     def __init__(
         self,
@@ -35,12 +43,16 @@ class Following:
         registration: RegistrationService,
         schedule: ScheduleService,
         disk: Disk,
+        seat: Seat | None = None,
     ) -> None:
         config = state.config
         self._pool = ChannelPool(state.env)
+        self._state = state
+        self._pause_s = POSITIONS_S if seat is None else SET_POSITIONS_S
         self._task: asyncio.Task[None] | None = None
         self._connected = asyncio.Event()
-        self.log = ReplicaClient(config, state.env, state.store, registration, self._pool)
+        parts = config, state.env, state.store, registration, self._pool
+        self.log = ReplicaClient(*parts) if seat is None else SetReplicaClient(*parts, seat)
         self.log.on_connected = self._connected.set
         self.tables = TableCopier(state, schedule, disk, self._pool)
         state.follows_master = lambda: self.log.master is not None
@@ -76,7 +88,7 @@ class Following:
                 turn = 0
                 continue
             try:
-                if turn % TABLES_EVERY == 0:
+                if turn % TABLES_EVERY == 0 or self._has_new_topic():
                     await self.tables.copy(master)
                 else:
                     await self.tables.copy_positions(master)
@@ -88,4 +100,9 @@ class Following:
             except Exception:
                 log.exception("the tables of the master %s are not copied", master)
             turn += 1
-            await asyncio.sleep(POSITIONS_S)
+            await asyncio.sleep(self._pause_s)
+
+    def _has_new_topic(self) -> bool:
+        """Return whether the log has messages of a topic whose settings are not here yet."""
+        topics = self._state.topics
+        return any(topic not in topics for topic in self._state.store.topics())

@@ -17,7 +17,9 @@ from typing import Final
 
 from cometmq.broker.base.barrier import SendBarrier
 from cometmq.broker.base.config import BrokerConfig
+from cometmq.broker.replication.autoswitch import AutoSwitchMasterLink
 from cometmq.broker.replication.links import MasterLink
+from cometmq.broker.replication.set_master import SetMaster
 from cometmq.errors import CometError, RemoteProtocolError, ReplicasMissing, StoreError
 from cometmq.net.byte_stream import ByteStream
 from cometmq.net.env import Environment
@@ -31,6 +33,8 @@ log = logging.getLogger("cometmq.broker")
 
 POLL_MS: Final = 5
 """How late an asynchronous slave hears of a message; RocketMQ's waits up to 100 ms."""
+SET_CHECK_MS: Final = 100
+"""How often a set without slaves is looked at."""
 CHECK_MS: Final = 1000
 """How often heartbeats and silence are looked at, as in RocketMQ."""
 PIECE_BYTES: Final = 1 << 20
@@ -40,7 +44,7 @@ PIECE_BYTES: Final = 1 << 20
 class _Slave:
     """One connected slave."""
 
-    def __init__(self, stream: ByteStream, link: MasterLink) -> None:
+    def __init__(self, stream: ByteStream, link: MasterLink | AutoSwitchMasterLink) -> None:
         self.stream = stream
         self.link = link
         self.is_reading = False
@@ -50,10 +54,21 @@ class _Slave:
 
 
 class ReplicaServer:
-    """Sends one store's log to slaves."""
+    """Sends one store's log to slaves.
 
-    def __init__(self, config: BrokerConfig, env: Environment, store: MessageStore) -> None:
+    Args:
+        members: the replica set that this broker is the master of; None for plain HA.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        env: Environment,
+        store: MessageStore,
+        members: SetMaster | None = None,
+    ) -> None:
         self._config = config
+        self._members = members
         self._env = env
         self._store = store
         self._is_sync_flush = store.config.is_sync_flush
@@ -77,6 +92,9 @@ class ReplicaServer:
         """Tell the barrier of sends from now on what slaves have."""
         self._barrier = barrier
         barrier.kick = self.kick
+        if self._members is not None:
+            self._members.serve(barrier)
+            self._poll()
         self._acknowledged()
 
     async def listen(self, host: str, port: int) -> None:
@@ -96,6 +114,8 @@ class ReplicaServer:
             self._listener = None
         if self._timer is not None:
             self._timer.cancel()
+        if self._members is not None:
+            self._members.stop()
         for stream in list(self._slaves):
             stream.close()
 
@@ -107,7 +127,7 @@ class ReplicaServer:
         store = self._store
         return store.flushed_offset if self._is_sync_flush else store.max_physical_offset
 
-    def links(self) -> list[tuple[str, MasterLink]]:
+    def links(self) -> list[tuple[str, MasterLink | AutoSwitchMasterLink]]:
         """Return peer and link of each slave that has made its first report."""
         return [
             (slave.stream.peer, slave.link)
@@ -121,12 +141,21 @@ class ReplicaServer:
         return ends[slave_count - 1] if len(ends) >= slave_count else -1
 
     def in_sync_count(self) -> int:
-        """Count this broker and the slaves that are at most haMaxGapNotInSync behind."""
+        """Count this broker and the slaves that are at most haMaxGapNotInSync behind, or the
+        in-sync replicas of a set."""
+        if self._members is not None:
+            return len(self._members.state.members)
         least = self.end - self._config.ha_max_gap_not_in_sync
         return 1 + sum(link.acknowledged > least for _, link in self.links())
 
     def _acknowledged(self) -> None:
         """Let sends pass that enough slaves have; refuse sends while too few are in sync."""
+        if self._members is not None:
+            links = [link for _, link in self.links()]
+            self._members.acknowledged(
+                [link for link in links if isinstance(link, AutoSwitchMasterLink)], self.end
+            )
+            return
         barrier, least = self._barrier, self._config.min_in_sync_replicas
         if barrier is None:
             return
@@ -155,16 +184,22 @@ class ReplicaServer:
 
     def _opened(self, stream: ByteStream) -> None:
         now_ms = self._env.clock.now_ms()
-        link = MasterLink(
-            self._store.config.commit_log_file_bytes,
-            self._config.ha_transfer_batch_size,
-            now_ms,
+        link = (
+            MasterLink(
+                self._store.config.commit_log_file_bytes,
+                self._config.ha_transfer_batch_size,
+                now_ms,
+            )
+            if self._members is None
+            else self._members.new_link(now_ms)
         )
         slave = self._slaves[stream] = _Slave(stream, link)
         stream.on_data = lambda data: self._received(slave, data)
         stream.on_drained = lambda: self._turn(slave)
         stream.on_lost = lambda: self._lost(slave)
-        if self._timer is None:
+        if self._timer is None or self._members is not None:
+            if self._timer is not None:
+                self._timer.cancel()
             self._poll()
 
     def _lost(self, slave: _Slave) -> None:
@@ -183,6 +218,8 @@ class ReplicaServer:
         is_new = link.sent < 0
         try:
             link.receive(data, self.end, self._env.clock.now_ms())
+            if isinstance(link, AutoSwitchMasterLink):
+                self._greet(slave, link)
             if is_new and link.sent >= 0:
                 self._check_request(link)
                 log.info(
@@ -196,8 +233,24 @@ class ReplicaServer:
         self._turn(slave)
         self._acknowledged()
 
-    def _check_request(self, link: MasterLink) -> None:
+    def _greet(self, slave: _Slave, link: AutoSwitchMasterLink) -> None:
+        """Answer a handshake; an earlier connection of the same replica ends with it."""
+        answer = link.take_answer()
+        if not answer:
+            return
+        slave.stream.write([answer])
+        for other in list(self._slaves.values()):
+            if other is slave or not isinstance(other.link, AutoSwitchMasterLink):
+                continue
+            if other.link.broker_id == link.broker_id:
+                log.info("replica %s is here again from %s", link.broker_id, slave.stream.peer)
+                other.stream.close()
+
+    def _check_request(self, link: MasterLink | AutoSwitchMasterLink) -> None:
         begin = self._store.min_physical_offset
+        if isinstance(link, AutoSwitchMasterLink) and link.sent == 0:
+            # A replica without a log wants all of it.
+            link.sent = link.acknowledged = begin
         # Our slave asks for 1 when it wants the whole of a log that begins at 0.
         if link.sent < begin:
             raise RemoteProtocolError(
@@ -215,13 +268,17 @@ class ReplicaServer:
 
     def _poll(self) -> None:
         self._timer = None
-        if not self._slaves or self._listener is None:
+        if self._listener is None or not (self._slaves or self._members):
             return
-        self._timer = asyncio.get_running_loop().call_later(POLL_MS / 1000, self._poll)
+        # A set is looked at without slaves too: those that are gone leave it.
+        wait_ms = POLL_MS if self._slaves else SET_CHECK_MS
+        self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._poll)
         now_ms = self._env.clock.now_ms()
         if now_ms - self._check_ms >= CHECK_MS or now_ms < self._check_ms:
             self._check_ms = now_ms
             self._check_silence(now_ms)
+        elif self._members is not None:
+            self._acknowledged()
         self._pump()
 
     def _check_silence(self, now_ms: int) -> None:
@@ -236,8 +293,10 @@ class ReplicaServer:
                     now_ms - link.read_ms,
                 )
                 slave.stream.close()
-            elif now_ms - link.written_ms >= config.ha_send_heartbeat_interval:
-                slave.stream.write([link.heartbeat(now_ms)])
+            elif now_ms - link.written_ms >= config.ha_send_heartbeat_interval and (
+                heartbeat := link.heartbeat(now_ms)
+            ):
+                slave.stream.write([heartbeat])
         self._acknowledged()
 
     def _pump(self) -> None:
@@ -253,6 +312,7 @@ class ReplicaServer:
             return
         position, size = link.next_span(self.end)
         if not size:
+            self._confirm(slave)
             return
         store = self._store
         if position < store.min_physical_offset:
@@ -274,6 +334,17 @@ class ReplicaServer:
             self._read(slave, position, size)
         elif data:
             self._write(slave, data)
+
+    def _confirm(self, slave: _Slave) -> None:
+        """Tell a replica that has everything up to where all have it: its readers end there."""
+        link, members = slave.link, self._members
+        if (
+            members is not None
+            and isinstance(link, AutoSwitchMasterLink)
+            and 0 <= link.sent_confirmed < members.confirmed
+            and (heartbeat := link.heartbeat(self._env.clock.now_ms()))
+        ):
+            slave.stream.write([heartbeat])
 
     def _write(self, slave: _Slave, data: memoryview) -> None:
         buffers = slave.link.encode(data, self._env.clock.now_ms())

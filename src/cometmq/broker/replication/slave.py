@@ -19,6 +19,7 @@ from typing import Final
 
 from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.registration import RegistrationService
+from cometmq.broker.replication.autoswitch import AutoSwitchSlaveLink
 from cometmq.broker.replication.links import SlaveLink
 from cometmq.codec.java_properties import parse_properties
 from cometmq.errors import (
@@ -72,13 +73,14 @@ class ReplicaClient:
         self._store = store
         self._registration = registration
         self._pool = pool
+        self._retry_s = RETRY_S
         self._task: asyncio.Task[None] | None = None
         self._stream: ByteStream | None = None
         self._ended = asyncio.Event()
         self._fault: Exception | None = None
         self._last_fault = ""
         self._unseen_count = 0
-        self.link: SlaveLink | None = None
+        self.link: SlaveLink | AutoSwitchSlaveLink | None = None
         """The connection's state; None without one."""
         self.address: str | None = None
         """``host:port`` at which the master sends its log, as last dialled."""
@@ -102,6 +104,10 @@ class ReplicaClient:
         if self._stream is not None:
             self._stream.close()
 
+    def follow_anew(self) -> None:
+        """End the connection, and look for the master again."""
+        self._end(ConnectFailed("another broker may be the master"))
+
     async def _follow(self) -> None:
         while True:
             try:
@@ -115,7 +121,7 @@ class ReplicaClient:
             except Exception:
                 log.exception("following the master failed; next try soon")
             self._registration.ask_for_master()
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(self._retry_s)
 
     def _report(self, fault: str) -> None:
         """Log the first of equal faults in a row only."""

@@ -1,4 +1,4 @@
-"""`cometmq replica`: who follows whom, and how far.
+"""`cometmq replica`: who follows whom, and how far; and who is to be the master of a set.
 
 Job: options and listings.  `cometmq.client.admin.replicas` knows what a state is.
 """
@@ -17,9 +17,9 @@ from cometmq.cli.terminal.values import NAME
 __all__ = ["replica"]
 
 
-@click.group(short_help="Show masters and slaves.")
+@click.group(short_help="Show masters and slaves; name the master of a replica set.")
 def replica() -> None:
-    """Show masters and slaves."""
+    """Show masters and slaves; name the master of a replica set."""
 
 
 @replica.command("status", short_help="Where each log ends, and who follows.")
@@ -54,3 +54,58 @@ def status(
             ]
 
     print_listing(run(collect()), as_json=as_json)
+
+
+@replica.command("elect", short_help="Make an in-sync replica the master of its set.")
+@click.argument("broker_name", type=NAME)
+@click.argument("broker_id", type=click.IntRange(1))
+@click.option(
+    "-a",
+    "--controller",
+    "addresses",
+    metavar="HOST:PORT",
+    default="127.0.0.1:9877",
+    show_default=True,
+    help="Controllers, separated by ';' (controllerAddr).",
+)
+@click.option(
+    "--cluster",
+    type=NAME,
+    default="DefaultCluster",
+    show_default=True,
+    help="The cluster of the brokers (brokerClusterName).",
+)
+@timeout_option
+@click.pass_context
+def elect(
+    ctx: click.Context,
+    broker_name: str,
+    broker_id: int,
+    addresses: str,
+    cluster: str,
+    timeout_s: float,
+) -> None:
+    """Make replica BROKER_ID the master of BROKER_NAME, for example before work on the present one.
+
+    The replica must be in sync, so nothing acknowledged is lost. `cometmq controller status` shows
+    the ids.
+    """
+    set_up_logging(ctx)
+    from cometmq.client.admin.controllers import elect_master
+    from cometmq.net.env import system_environment
+    from cometmq.net.loop import run
+
+    master = run(
+        elect_master(
+            system_environment(),
+            addresses.split(";"),
+            cluster,
+            broker_name,
+            broker_id,
+            round(timeout_s * 1000),
+        )
+    )
+    click.echo(
+        f"master of {broker_name}: broker {master.master_broker_id} at {master.master_address},"
+        f" epoch {master.master_epoch}"
+    )

@@ -292,8 +292,8 @@ def broker(
     """Run a broker in the foreground.
 
     The broker reads RocketMQ's broker.conf unchanged: it accepts keys that have no effect here and
-    lists them once. It refuses a file that asks for replication, access control or TLS, which it
-    does not have yet. Later sources win: defaults, file, environment, options, --set.
+    lists them once. It refuses a file that asks for access control or TLS, which it does not have
+    yet. Later sources win: defaults, file, environment, options, --set.
 
     With --processes N this process supervises N brokers, which use more than one core: broker i
     is called NAME-i, listens on port + 10*i and stores in DIR/NAME-i. The supervisor restarts a
@@ -334,10 +334,12 @@ def broker(
 
     async def serve() -> None:
         from cometmq.broker import Broker
+        from cometmq.broker.replica_broker import ReplicaBroker
         from cometmq.net.env import system_environment
         from cometmq.store.base.disk import RealDisk
 
-        server = Broker(loaded.config, system_environment(), RealDisk(), config_path=loaded.path)
+        kind = ReplicaBroker if loaded.config.enable_controller_mode else Broker
+        server = kind(loaded.config, system_environment(), RealDisk(), config_path=loaded.path)
         await serve_until_stopped(
             lambda: _recovering(server.start, lambda: server.recovery, quiet=is_quiet(ctx)),
             server.stop,

@@ -12,9 +12,9 @@ from cometmq.net.env import Environment
 from cometmq.wire.body.controller import SetReplicas, decode_replicas_info, encode_broker_names
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import RemotingCommand
-from cometmq.wire.header.controller import MetadataInfoHeader
+from cometmq.wire.header.controller import ElectMasterHeader, MasterHeader, MetadataInfoHeader
 
-__all__ = ["ControllerStatus", "controller_status"]
+__all__ = ["ControllerStatus", "controller_status", "elect_master"]
 
 ADDRESS_TIMEOUT_MS: Final = 3000
 
@@ -50,6 +50,36 @@ async def controller_status(
         if answer.code != ResponseCode.SUCCESS:
             raise remote_error(answer.code, answer.remark)
         return ControllerStatus(leader, decode_replicas_info(answer.body))
+    finally:
+        await pool.close()
+
+
+async def elect_master(
+    env: Environment,
+    addresses: Sequence[str],
+    cluster: str,
+    broker_name: str,
+    broker_id: int,
+    timeout_ms: int,
+) -> MasterHeader:
+    """Make one in-sync replica the master, also while another one lives; return who is it then.
+
+    Raises:
+        ConnectFailed: no controller answers, or none of them leads.
+        RemoteError: the leader refuses: the replica is not in sync, or not alive.
+    """
+    pool = ChannelPool(env)
+    try:
+        leader = await _find_leader(pool, addresses, timeout_ms)
+        header = ElectMasterHeader(cluster, broker_name, broker_id, True, env.clock.now_ms())
+        request = RemotingCommand.request(RequestCode.CONTROLLER_ELECT_MASTER, header.to_ext())
+        answer = await (await pool.get(leader)).request(request, timeout_ms)
+        if answer.code not in (
+            ResponseCode.SUCCESS,
+            ResponseCode.CONTROLLER_MASTER_STILL_EXIST,
+        ):
+            raise remote_error(answer.code, answer.remark)
+        return MasterHeader.from_command(answer)
     finally:
         await pool.close()
 

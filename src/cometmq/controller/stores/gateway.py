@@ -24,6 +24,7 @@ class EtcdGateway:
         endpoints: ``http://host:port`` or ``https://host:port`` of each member.
         tls: what their certificates are checked with.
         user: empty where etcd asks for no password.
+        timeout_s: a member that does not answer for so long is passed over.
 
     Raises:
         ConfigError: a file of `tls` cannot be read.
@@ -36,9 +37,10 @@ class EtcdGateway:
         tls: Tls,
         user: str = "",
         password: str = "",
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._endpoints = [endpoint.rstrip("/") for endpoint in endpoints]
-        self._client = httpx.AsyncClient(verify=tls.context(), timeout=TIMEOUT_S, trust_env=False)
+        self._client = httpx.AsyncClient(verify=tls.context(), timeout=timeout_s, trust_env=False)
         self._user, self._password = user, password
         self._token = ""
 

@@ -113,13 +113,29 @@ def apply_id(
 
 
 def register(
-    recorded: ReplicaSet | None, broker_name: str, broker_id: int, address: str
+    recorded: ReplicaSet | None,
+    broker_name: str,
+    broker_id: int,
+    address: str,
+    *,
+    is_unclean: bool = False,
 ) -> ReplicaSet | SetRefusal:
-    """Take the present address of a broker that has an id."""
+    """Take the present address of a broker that has an id.
+
+    Args:
+        is_unclean: it may have lost what it had acknowledged (a power failure), so it is not in
+            sync any more, unless nobody else is.
+    """
     if recorded is None or broker_id not in recorded.replicas:
         return SetRefusal(
             ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
             f"broker set {broker_name} has no broker with id {broker_id} here",
+        )
+    if is_unclean and broker_id in recorded.in_sync and len(recorded.in_sync) > 1:
+        recorded = msgspec.structs.replace(
+            recorded,
+            in_sync=tuple(each for each in recorded.in_sync if each != broker_id),
+            in_sync_epoch=recorded.in_sync_epoch + 1,
         )
     replica = recorded.replicas[broker_id]
     if replica.address == address:

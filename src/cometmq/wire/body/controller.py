@@ -6,9 +6,9 @@ captured from its brokers and controller.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from cometmq.errors import CodecError
 from cometmq.wire.body.fields import (
@@ -31,9 +31,13 @@ __all__ = [
     "decode_sync_state_set",
     "encode_broker_names",
     "encode_election",
+    "encode_epoch_cache",
     "encode_replicas_info",
     "encode_sync_state_set",
 ]
+
+
+_INT64_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,29 @@ def encode_election(
         "cluster": cluster,
     }
     return dumps({"brokerMemberGroup": group, "syncStateSet": sorted(members)})
+
+
+def encode_epoch_cache(
+    cluster: str,
+    broker_name: str,
+    broker_id: int,
+    epochs: Sequence[tuple[int, int]],
+    log_end: int,
+) -> bytes:
+    """Return the body of an answer to 1007: number and start of each epoch, oldest first."""
+    ends = [start for _, start in epochs[1:]] + [_INT64_MAX]
+    return dumps(
+        {
+            "brokerId": broker_id,
+            "brokerName": broker_name,
+            "clusterName": cluster,
+            "epochList": [
+                {"endOffset": end, "epoch": number, "startOffset": start}
+                for (number, start), end in zip(epochs, ends, strict=False)
+            ],
+            "maxOffset": log_end,
+        }
+    )
 
 
 def encode_broker_names(names: Iterable[str]) -> bytes:

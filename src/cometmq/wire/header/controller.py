@@ -58,13 +58,15 @@ class MasterHeader(Header):
 
 
 class ControllerRegisterHeader(Header):
-    """CONTROLLER_REGISTER_BROKER 1003."""
+    """CONTROLLER_REGISTER_BROKER 1003; ``cometmqUnclean`` is ours: the broker may have lost what it
+    had acknowledged."""
 
     cluster_name: str
     broker_name: str
     broker_id: Int64
     broker_address: str
     invoke_time_ms: Int64 | None = None
+    cometmq_unclean: bool | None = None
 
 
 class ControllerRegisterResponseHeader(MasterHeader):

@@ -126,10 +126,9 @@ NO_CONTROLLER = "replica sets with a controller are not part of this version"
     ("setting", "message"),
     [
         ("totalReplicas=3", f"{NO_CONTROLLER}; set 1$"),
-        ("allAckInSyncStateSet=true", f"{NO_CONTROLLER}; set false$"),
         ("enableSlaveActingMaster=true", "slaves that act as masters are not part"),
         ("duplicationEnable=true", "a log that is written twice is not part"),
-        ("enableControllerMode=true", "controller mode is not part of this version; set false$"),
+        ("enableControllerMode=true", "enableControllerMode=true needs controllerAddr=host:port"),
         ("storeType=defaultRocksDB", "RocksDB queues are not supported; set default$"),
     ],
 )

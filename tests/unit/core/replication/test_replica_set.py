@@ -97,6 +97,14 @@ def test_in_sync_replicas_change_only_as_the_present_master_asks(
     assert code(alter_in_sync(**{**fields, **change})) == expected  # type: ignore[arg-type]
 
 
+def test_a_broker_that_may_have_lost_messages_is_not_in_sync() -> None:
+    """Unless nobody else is."""
+    left = changed(register(LED, "b", 2, "h2:1", is_unclean=True))
+    assert (left.in_sync, left.in_sync_epoch, left.master_id) == ((1,), 8, 1)
+    assert register(left, "b", 1, "h1:1", is_unclean=True) == left
+    assert register(left, "b", 2, "h2:1", is_unclean=True) == left
+
+
 def test_the_first_election_takes_whoever_asks() -> None:
     """There is nothing that another broker could have."""
     assert code(elect(None, {}, asker=1)) == 2010

@@ -1,0 +1,338 @@
+"""Whole replica sets on virtual time: masters are killed, cut off and come back; the ledger holds.
+
+Every message that was acknowledged is in the queues of the last master, and all logs are equal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import pytest
+
+from cometmq.broker.base.config import BrokerConfig
+from cometmq.broker.replica_broker import ReplicaBroker
+from cometmq.codec.stored_message import decode_messages
+from cometmq.controller.config import ControllerConfig
+from cometmq.controller.server import Controller
+from cometmq.controller.stores.etcd import EtcdStore
+from cometmq.errors import CometError
+from cometmq.namesrv import NameServer, NameServerConfig
+from cometmq.net.channel import Channel
+from cometmq.store.base.results import GetResult
+from cometmq.testing.sim_etcd import SimEtcd
+from cometmq.testing.simulation import Node, World, simulate
+from cometmq.wire.command.command import RemotingCommand
+
+SET: Final = "broker-a"
+TOPIC: Final = "T"
+CONTROLLER_PORT: Final = 9877
+NAMES_PORT: Final = 9876
+BROKER_PORT: Final = 10911
+FILE_BYTES: Final = 65_536
+
+
+@dataclass
+class SetStage:
+    """A controller with its etcd, a name server, the brokers of one set, and a ledger."""
+
+    world: World
+    size: int
+    settings: dict[str, object]
+    etcd: SimEtcd
+    members: dict[int, ReplicaBroker] = field(default_factory=dict)
+    acknowledged: set[bytes] = field(default_factory=set)
+    channels: dict[str, Channel] = field(default_factory=dict)
+    sent_count: int = 0
+
+    def node(self, number: int) -> Node:
+        """The machine of a broker."""
+        return self.world.node(f"broker-{number}")
+
+    async def start(self) -> None:
+        """Start everything."""
+        node = self.world.node("names")
+        names = NameServer(
+            NameServerConfig(kv_config_path="/ns/kv.json", config_store_path="/ns/p"),
+            node.environment(),
+            node.disk,
+        )
+        await node.run(names.start)
+        node = self.world.node("controller")
+        config = ControllerConfig(
+            controller_port=CONTROLLER_PORT,
+            cometmq_controller_address=f"{node.address}:{CONTROLLER_PORT}",
+        )
+        self.controller = Controller(config, node.environment(), EtcdStore(self.etcd.call, "x"))
+        await node.run(self.controller.start)
+        await asyncio.sleep(1)
+        for number in range(1, self.size + 1):
+            await self.boot(number)
+
+    async def boot(self, number: int) -> None:
+        """Start a broker, on what its machine has."""
+        node = self.node(number)
+        if not node.is_alive:
+            node.restart()
+        config = BrokerConfig(
+            broker_name=SET,
+            broker_ip1=node.address,
+            listen_port=BROKER_PORT,
+            store_path_root_dir="/store",
+            namesrv_addr=f"{self.world.node('names').address}:{NAMES_PORT}",
+            enable_controller_mode=True,
+            controller_addr=f"{self.world.node('controller').address}:{CONTROLLER_PORT}",
+            mapped_file_size_commit_log=FILE_BYTES,
+            timer_wheel_enable=False,
+            **self.settings,  # type: ignore[arg-type]
+        )
+        member = self.members[number] = ReplicaBroker(config, node.environment(), node.disk)
+        await node.run(member.start)
+
+    def masters(self) -> list[int]:
+        """The living brokers that take themselves for the master."""
+        return [
+            number
+            for number, member in self.members.items()
+            if self.node(number).is_alive and member.is_master
+        ]
+
+    def in_sync(self) -> tuple[int, ...]:
+        """The in-sync replicas that are recorded."""
+        recorded = self.controller._sets.get(SET)
+        return () if recorded is None else recorded.in_sync
+
+    async def until(self, holds: Callable[[], bool], limit_s: float = 120) -> float:
+        """Wait on virtual time until something holds; return how long that took."""
+        began = self.world.loop.time()
+        while not holds():
+            assert self.world.loop.time() - began < limit_s, self.in_sync()
+            await asyncio.sleep(0.01)
+        return self.world.loop.time() - began
+
+    async def whole(self) -> None:
+        """Wait until one master has every replica in sync."""
+        await self.until(lambda: len(self.in_sync()) == self.size and len(self.masters()) == 1)
+
+    async def send(self, number: int, body: bytes, timeout_ms: int = 4000) -> bool:
+        """Send one message to a broker; return whether it was acknowledged."""
+        node = self.world.node("client")
+        address = f"{self.node(number).address}:{BROKER_PORT}"
+
+        async def ask() -> RemotingCommand:
+            channel = self.channels.get(address)
+            if channel is None or channel.is_closed:
+                env = node.environment()
+                host, port = address.split(":")
+                channel = await env.network.connect(
+                    host, int(port), lambda: Channel(env, address), 1000
+                )
+                self.channels[address] = channel
+            ext = {
+                "producerGroup": "p",
+                "topic": TOPIC,
+                "defaultTopic": "TBW102",
+                "defaultTopicQueueNums": "1",
+                "queueId": "0",
+                "sysFlag": "0",
+                "bornTimestamp": "0",
+                "flag": "0",
+                "properties": "",
+                "reconsumeTimes": "0",
+            }
+            return await channel.request(RemotingCommand.request(10, ext, body), timeout_ms)
+
+        try:
+            answer = await node.run(ask)
+        except CometError:
+            return False
+        if answer.code != 0:
+            return False
+        self.acknowledged.add(body)
+        return True
+
+    async def produce(self, seconds: float, clients: int = 4) -> None:
+        """Send to whoever says it is the master, from several clients."""
+        end = self.world.loop.time() + seconds
+
+        async def client() -> None:
+            while self.world.loop.time() < end:
+                masters = self.masters()
+                self.sent_count += 1
+                body = b"%06d" % self.sent_count + bytes(500)
+                is_sent = bool(masters) and await self.send(masters[-1], body)
+                await asyncio.sleep(0.02 if is_sent else 0.05)
+
+        await asyncio.gather(*(client() for _ in range(clients)))
+
+    def bodies(self, number: int) -> list[bytes]:
+        """The bodies in the queue of a broker, in order."""
+        store = self.members[number].broker.state.store
+        bodies: list[bytes] = []
+        while True:
+            result = store.get(TOPIC, 0, len(bodies), 32, allow_cold=True)  # type: ignore[arg-type]
+            if not isinstance(result, GetResult) or not result.chunks:
+                return bodies
+            bodies += [message.body for message in decode_messages(b"".join(result.chunks))]
+
+    def log(self, number: int) -> bytes:
+        """A broker's log."""
+        store = self.members[number].broker.state.store
+        at, parts = store.min_physical_offset, []
+        while at < store.max_physical_offset:
+            part = store.log_bytes(at, store.max_physical_offset - at)  # type: ignore[arg-type]
+            parts.append(part)
+            at += len(part)
+        return b"".join(parts)
+
+    async def check(self) -> None:
+        """Nothing acknowledged is lost, nothing is there twice, and all logs are equal."""
+        await self.whole()
+        (master,) = self.masters()
+        end = self.members[master].broker.state.store.max_physical_offset
+        await self.until(
+            lambda: all(
+                member.broker.state.store.max_physical_offset == end
+                for member in self.members.values()
+            )
+        )
+        bodies = self.bodies(master)
+        assert self.acknowledged - set(bodies) == set()
+        assert len(bodies) == len(set(bodies))
+        logs = [self.log(number) for number in self.members]
+        assert all(log == logs[0] for log in logs)
+        epochs = [member._seat.epochs.entries for member in self.members.values()]
+        assert all(each == epochs[0] for each in epochs), epochs
+
+
+def run(
+    scenario: Callable[[SetStage], Awaitable[None]],
+    *,
+    seed: int = 1,
+    size: int = 3,
+    **settings: object,
+) -> None:
+    """Run a scenario with a set that is whole."""
+
+    async def main(world: World) -> None:
+        etcd = SimEtcd(world.loop.time, lateness_s=0.7)
+        stage = SetStage(world, size, {"min_in_sync_replicas": 2, **settings}, etcd)
+        await stage.start()
+        await stage.whole()
+        await scenario(stage)
+
+    simulate(seed, main)
+
+
+def test_a_killed_master_is_replaced() -> None:
+    """Within a second, and what it had acknowledged is there; it comes back as a slave."""
+
+    async def scenario(stage: SetStage) -> None:
+        await stage.produce(2)
+        for _ in range(3):
+            (master,) = stage.masters()
+            producing = asyncio.create_task(stage.produce(6))
+            await asyncio.sleep(1)
+            stage.node(master).crash(power_cut=False)
+            took_s = await stage.until(lambda: bool(stage.masters()))
+            assert took_s < 1
+            await asyncio.sleep(1)
+            await stage.boot(master)
+            await producing
+            await stage.check()
+        assert len(stage.acknowledged) > 100
+
+    run(scenario)
+
+
+def test_a_stopped_master_hands_over() -> None:
+    """Another one leads before it is gone."""
+
+    async def scenario(stage: SetStage) -> None:
+        await stage.produce(1)
+        (master,) = stage.masters()
+        await stage.node(master).run(stage.members[master].stop)
+        assert await stage.until(lambda: stage.masters() not in ([], [master])) < 0.5
+        stage.node(master).crash(power_cut=False)
+        await stage.produce(1)
+        await stage.boot(master)
+        await stage.check()
+
+    run(scenario)
+
+
+def test_a_master_that_stood_still_acknowledges_nothing_and_is_cut() -> None:
+    """Another one leads meanwhile; what the first appends when it wakes is not in anybody's log."""
+
+    async def scenario(stage: SetStage) -> None:
+        await stage.produce(1)
+        (master,) = stage.masters()
+        pausing = asyncio.create_task(stage.node(master).pause(8))
+        sends = [
+            asyncio.create_task(stage.send(master, b"late-%d" % number + bytes(500), 20_000))
+            for number in range(10)
+        ]
+
+        def others() -> list[int]:
+            return [number for number in stage.masters() if number != master]
+
+        assert await stage.until(lambda: bool(others())) < 4
+        before = len(stage.acknowledged)
+        await stage.produce(2)
+        assert len(stage.acknowledged) > before
+        await pausing
+        await asyncio.gather(*sends)
+        await stage.until(lambda: master not in stage.masters())
+        await stage.check()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_a_power_failure_of_the_master_loses_nothing(flush: str) -> None:
+    """With asynchronous flush it leaves the set first, and gets again what it lost."""
+
+    async def scenario(stage: SetStage) -> None:
+        for _ in range(2):
+            (master,) = stage.masters()
+            producing = asyncio.create_task(stage.produce(4))
+            await asyncio.sleep(1)
+            stage.node(master).crash()
+            await asyncio.sleep(0.02)
+            await stage.boot(master)
+            await producing
+            await stage.check()
+
+    run(scenario, flush_disk_type=flush)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_order_of_faults_loses_nothing(seed: int) -> None:
+    """Kills, power failures, machines that stand still, an etcd that is away, a controller too."""
+
+    async def scenario(stage: SetStage) -> None:
+        chance = random.Random(seed)
+        producing = asyncio.create_task(stage.produce(40))
+        for _ in range(6):
+            await asyncio.sleep(chance.uniform(0.5, 4))
+            number = chance.randrange(1, stage.size + 1)
+            node = stage.node(number)
+            fault = chance.choice(["kill", "power", "pause", "etcd"])
+            if fault == "pause":
+                await node.pause(chance.uniform(0.5, 6))
+            elif fault == "etcd":
+                stage.etcd.is_away = True
+                await asyncio.sleep(chance.uniform(1, 5))
+                stage.etcd.is_away = False
+            elif len(stage.in_sync()) > 1 and node.is_alive:
+                node.crash(power_cut=fault == "power")
+                await asyncio.sleep(chance.uniform(0, 3))
+                await stage.boot(number)
+        await producing
+        await stage.check()
+        assert stage.acknowledged
+
+    run(scenario, seed=seed + 10, flush_disk_type="SYNC_FLUSH" if seed % 2 else "ASYNC_FLUSH")
