@@ -1,6 +1,6 @@
 """What a send costs a broker between socket and log, without socket, process switch and client.
 
-    .venv/bin/python -m bench.send_path [--bursts 1000] [--in-flight 64]
+    .venv/bin/python -m bench.send_path [--bursts 1000] [--in-flight 64] [--only timed]
 
 A broker runs in this process, and frames go to its connection as a read of a socket gives them.
 Measured is the processor time of the thread from the frames to their answers, as nanoseconds a
@@ -23,7 +23,7 @@ import gc
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -44,9 +44,14 @@ from cometmq.wire.frame.framing import FrameReader
 CLOCK: Final = SystemClock()
 TOPIC: Final = "SendPath"
 QUEUES: Final = 8
-KINDS: Final = ("plain", "batched", "filtered", "delayed", "timed", "transactional")
-"""A batched burst is one batch."""
+KINDS: Final = (
+    "plain", "batched", "filtered", "delayed", "timed", "transactional", "scattered",
+)  # fmt: skip
+"""A batched burst is one batch; scattered sends go to 10,000 queues in an order without pattern."""
 WARM_UP_BURSTS: Final = 50
+SCATTERED_TOPICS: Final = 1250
+SCATTERED_STEP: Final = 7919
+"""A prime, so that every queue has its turn."""
 PAUSE_BURSTS: Final = 20
 """After so many bursts the broker's timers get a turn, as the pauses of a network would give."""
 AHEAD_MS: Final = 3_600_000
@@ -74,6 +79,7 @@ def _properties(kind: str, number: int, now_ms: int) -> str:
     own = {
         "plain": "",
         "batched": "",
+        "scattered": "",
         "filtered": f"region\x01eu-west\x02amount\x01{number}\x02",
         "delayed": f"DELAY\x01{number % 3 + 16}\x02",
         "timed": f"TIMER_DELIVER_MS\x01{now_ms + AHEAD_MS + number}\x02",
@@ -91,8 +97,12 @@ def _frame(code: int, ext: dict[str, str], opaque: int, body: bytes = b"") -> by
 
 
 def _send(kind: str, number: int, now_ms: int) -> bytes:
+    topic, queue_id = TOPIC, number % QUEUES
+    if kind == "scattered":
+        place, queue_id = divmod(number * SCATTERED_STEP % (SCATTERED_TOPICS * QUEUES), QUEUES)
+        topic = f"{TOPIC}{place}"
     ext = {
-        "a": "bench", "b": TOPIC, "c": "TBW102", "d": "4", "e": str(number % QUEUES), "f": "0",
+        "a": "bench", "b": topic, "c": "TBW102", "d": "4", "e": str(queue_id), "f": "0",
         "g": str(now_ms), "h": "0", "i": _properties(kind, number, now_ms), "j": "0", "k": "false",
         "m": "false", "n": "broker-a",
     }  # fmt: skip
@@ -153,7 +163,10 @@ class SendPath:
         """Nanoseconds of each burst, of its sends and of its commits."""
         sends: list[int] = []
         commits: list[int] = []
-        for burst in range(bursts + WARM_UP_BURSTS):
+        warm_up_bursts = WARM_UP_BURSTS
+        if kind == "scattered":
+            warm_up_bursts += SCATTERED_TOPICS * QUEUES // in_flight
+        for burst in range(bursts + warm_up_bursts):
             now_ms = CLOCK.now_ms()
             numbers = range(self._number, self._number + in_flight)
             self._number += in_flight
@@ -168,7 +181,7 @@ class SendPath:
                 commits.append(self.exchange(ends, in_flight)[0])
             if burst % PAUSE_BURSTS == 0:
                 await asyncio.sleep(0.002)
-        rows = {kind: sends[WARM_UP_BURSTS:], f"{kind}, commit": commits[WARM_UP_BURSTS:]}
+        rows = {kind: sends[warm_up_bursts:], f"{kind}, commit": commits[warm_up_bursts:]}
         return {name: times for name, times in rows.items() if times}
 
 
@@ -185,8 +198,8 @@ class OpenNetwork(TcpNetwork):
         return await super().listen(host, port, accept)
 
 
-async def measure(folder: Path, bursts: int, in_flight: int) -> None:
-    """Measure every kind against a fresh broker, and print a line for each."""
+async def measure(folder: Path, kinds: Sequence[str], bursts: int, in_flight: int) -> None:
+    """Measure kinds against a fresh broker, and print a line for each."""
     network = OpenNetwork()
     config = BrokerConfig(
         listen_port=0,
@@ -197,15 +210,19 @@ async def measure(folder: Path, bursts: int, in_flight: int) -> None:
     broker = Broker(config, replace(system_environment(), network=network), RealDisk())
     await broker.start()
     try:
-        topic = TopicConfig(TOPIC, QUEUES, QUEUES)
-        broker.state.topics.put(topic, CLOCK.now_ms())
-        broker.state.topic_changed(topic)
+        names = [TOPIC]
+        if "scattered" in kinds:
+            names += [f"{TOPIC}{number}" for number in range(SCATTERED_TOPICS)]
+        for name in names:
+            topic = TopicConfig(name, QUEUES, QUEUES)
+            broker.state.topics.put(topic, CLOCK.now_ms())
+            broker.state.topic_changed(topic)
         await asyncio.sleep(0.5)
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         path = SendPath(network.accept())
-        for kind in KINDS:
+        for kind in kinds:
             for name, times in (await path.measure(kind, bursts, in_flight)).items():
                 tenth, *_, median = statistics.quantiles(times, n=10)[:5]
                 print(
@@ -224,9 +241,10 @@ def main() -> None:
     )
     parser.add_argument("--bursts", type=int, default=1000)
     parser.add_argument("--in-flight", type=int, default=64)
+    parser.add_argument("--only", choices=KINDS, action="append")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-send-path-") as folder:
-        run(measure(Path(folder), options.bursts, options.in_flight))
+        run(measure(Path(folder), options.only or KINDS, options.bursts, options.in_flight))
 
 
 if __name__ == "__main__":

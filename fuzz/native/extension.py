@@ -42,7 +42,7 @@ STORED_PROPERTIES = (
 )  # fmt: skip
 START = 1 << 33
 """Where the log of `run_gather_records` begins."""
-ERRORS = (TypeError, ValueError, OverflowError, MemoryError, AttributeError)
+ERRORS = (TypeError, ValueError, OverflowError, MemoryError, AttributeError, BufferError)
 """What wrong arguments and scarce memory raise; no frame raises anything."""
 
 
@@ -84,6 +84,7 @@ class Fuzzer:
             *[self.run_encode] * 6,
             self.run_hash_keys,
             self.run_link_entries,
+            self.run_queues,
             self.run_gather_records,
             *[self.run_copy] * 2,
             self.run_scan_records,
@@ -190,7 +191,7 @@ class Fuzzer:
         )
         if run is None:
             return
-        end, answers, (records, queues, keys, arrivals), timed, halves = run
+        end, answers, (records, queues, keys, arrivals), delayed, timed, halves = run
         self.encoded += 1
         units = [queue[1] for queue in queues]
         sizes = [
@@ -204,7 +205,7 @@ class Fuzzer:
             keys[0] == len(sizes) and keys[1] == wrote and len(keys[3]) % 8 == 0
         )
         assert len(arrivals) <= len(sizes)
-        assert len(timed) + len(halves) <= len(sizes)
+        assert len(delayed) + len(timed) + len(halves) <= len(sizes)
         assert count_frames(answers) <= len(sizes)
 
     def run_hash_keys(self) -> None:
@@ -227,6 +228,32 @@ class Fuzzer:
         self.scarce.value = chance.randrange(12) if chance.random() < 0.1 else -1
         columns = self.core.hash_keys(batch)
         assert len({len(column) for column in columns}) == 1
+
+    def run_queues(self) -> None:
+        """Queues of a run, some of them odd, some with a tail that is exported or no bytearray."""
+        chance = self.chance
+        queues: list[Any] = []
+        exported = []
+        for _ in range(chance.choice((0, 1, 3, 70))):
+            queue: Any = Queue(b"t", is_watched=False)
+            queue.tail = bytearray(chance.randrange(3) * 20)
+            queue.is_dirty = chance.random() < 0.5
+            queues.append((queue, bytes(chance.randrange(4) * 20), chance.getrandbits(62), 7))
+            if chance.random() < 0.02:
+                exported.append(memoryview(queue.tail))
+            elif chance.random() < 0.02:
+                queue.tail = bytes(20)
+        if queues and chance.random() < 0.05:
+            odd = (7, (), (Broken(), b"", 1, 1), (queues[0][0], bytearray(20), 1, 1))
+            queues[chance.randrange(len(queues))] = chance.choice(odd)
+        self.tell(repr(queues).encode())
+        marked: list[Any] = []
+        self.core.extend_tails(queues)
+        self.core.advance_queues(
+            queues, chance.random() < 0.5, lambda *note: marked.append(note), 1 << 40
+        )
+        assert len(marked) == sum(not queue[0].is_dirty for queue in queues)
+        assert all(len(queue[0].tail) % 20 == 0 for queue in queues)
 
     def run_link_entries(self) -> None:
         chance = self.chance

@@ -31,12 +31,14 @@ __all__ = [
     "NotedTimed",
     "ScannedRun",
     "SendEncoder",
+    "advance_queues",
     "check_entries",
     "cut_messages",
     "decode_columns",
     "decode_record",
     "describe",
     "encode_send_request",
+    "extend_tails",
     "gather_records",
     "hash_keys",
     "link_entries",
@@ -59,6 +61,8 @@ PendingKeys = tuple[str, int, int, tuple[str | None, str | None, str | None] | b
 PendingRun = tuple[int, int, int, bytes]
 """Of a run of messages: their number, first physical offset, store time, index entries (two 32-bit
 numbers each: hash, distance from the first physical offset)."""
+NotedDelayed = tuple[int, int]
+"""A level that got messages, and the queue offset behind the last one."""
 NotedTimed = tuple[int, int, int, int, str, None, int]
 """Of a timed message: queue offset, physical offset, size, slot, topic, nothing, due time."""
 NotedHalf = tuple[
@@ -66,11 +70,11 @@ NotedHalf = tuple[
 ]
 """Of a half message: queue offset, physical offset, born time, producer group; and of its commit
 topic, queue id, body, properties, flag, sysFlag, tags code, index keys."""
-EncodedRun = tuple[
-    bytes, list[tuple[Any, bytes, int, int]], PendingRun | None, list[tuple[str, int, int, int]]
-]
-"""Records; queues with their units, next queue offset and first physical offset; index entries,
-None without an index; arrivals at watched queues, with SYNC_FLUSH at all."""
+RunQueue = tuple[Any, bytes, int, int]
+"""Queue, units, next queue offset, first physical offset."""
+EncodedRun = tuple[bytes, list[RunQueue], PendingRun | None, list[tuple[str, int, int, int]]]
+"""Records; queues with their units; index entries, None without an index; arrivals at watched
+queues, with SYNC_FLUSH at all."""
 
 ScannedRun = tuple[
     int, int, list[tuple[Any, int, bytes]], int, list[PendingKeys],
@@ -249,11 +253,14 @@ class _SendEncoder(Protocol):
         timed_until_ms: int,
         takes_halves: bool,
         /,
-    ) -> tuple[int, bytes, EncodedRun, list[NotedTimed], list[NotedHalf]] | None:
+    ) -> (
+        tuple[int, bytes, EncodedRun, list[NotedDelayed], list[NotedTimed], list[NotedHalf]] | None
+    ):
         """Encode the sends of ``data`` from ``position`` on; None where the first is not plain.
 
         Timed messages are taken for slots from `timed_from_ms` on, due until `timed_until_ms`.
-        Returns the end of the last frame, the answers, the run, the timed and the half messages.
+        Returns the end of the last frame, the answers, the run, the delayed, the timed and the half
+        messages.
         """
 
 
@@ -313,6 +320,11 @@ SendEncoder: _SendEncoderType | None = None
 CopyEncoder: _CopyEncoderType | None = None
 hash_keys: Callable[[Sequence[PendingKeys | PendingRun]], tuple[bytes, bytes, bytes]] | None = None
 link_entries: _LinkEntries | None = None
+extend_tails: Callable[[list[RunQueue]], None] | None = None
+"""Adds the units of a run to the tails of its queues; c/run_queues.c."""
+advance_queues: Callable[[list[RunQueue], bool, Callable[..., None], int], None] | None = None
+"""Moves the ends of the queues of a run, and visible ends too if so; calls a function with queue,
+first position and store time for those that are not dirty; c/run_queues.c."""
 gather_records: _GatherRecords | None = None
 cut_messages: _CutMessages | None = None
 decode_columns: _DecodeColumns | None = None
@@ -334,6 +346,7 @@ else:
         hash_keys, link_entries, gather_records = (
             _core.hash_keys, _core.link_entries, _core.gather_records,
         )  # fmt: skip
+        extend_tails, advance_queues = _core.extend_tails, _core.advance_queues
         cut_messages, decode_record, record_body = (
             _core.cut_messages, _core.decode_record, _core.record_body,
         )  # fmt: skip

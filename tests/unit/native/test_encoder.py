@@ -54,11 +54,46 @@ def encode(send_encoder: Any, data: bytes) -> Any:
 def test_empty_parts() -> None:
     """A broker that adds no property, no id and no constant text is served all the same."""
     data = frames(4)
-    end, answers, (records, _, keys, arrivals), _, _ = encode(encoder(Queue()), data)
+    end, answers, (records, _, keys, arrivals), *_ = encode(encoder(Queue()), data)
     assert end == len(data)
     assert (keys[0], len(arrivals)) == (4, 4)
     assert records.count(b"body") == 4
     assert answers.count(b"queueOffset") == 4
+
+
+class StoredQueue:
+    """What the units of a run change in a queue."""
+
+    def __init__(self, *, is_dirty: bool) -> None:
+        self.tail = bytearray(b"before")
+        self.max = self.visible = 5
+        self.is_dirty = is_dirty
+
+
+def test_units_go_into_queues() -> None:
+    """Tails grow, ends move, and queues that are not dirty are marked with their first position."""
+    assert native.extend_tails is not None
+    assert native.advance_queues is not None
+    clean, dirty = StoredQueue(is_dirty=False), StoredQueue(is_dirty=True)
+    queues = [(clean, b"u" * 20, 6, 100), (dirty, b"w" * 40, 7, 200)]
+    native.extend_tails(queues)
+    assert (clean.tail, dirty.tail) == (b"before" + b"u" * 20, b"before" + b"w" * 40)
+    assert (clean.max, dirty.max) == (5, 5)
+    marked: list[object] = []
+    native.advance_queues(queues[1:], False, lambda *note: marked.append(note), STORE_MS)
+    assert (dirty.max, dirty.visible, marked) == (7, 5, [])
+    native.advance_queues(queues, True, lambda *note: marked.append(note), STORE_MS)
+    assert (clean.max, clean.visible, dirty.visible) == (6, 6, 7)
+    assert marked == [(clean, 100, STORE_MS)]
+
+
+def test_exported_tail() -> None:
+    """A tail whose bytes somebody uses cannot grow: an error, and it is as it was."""
+    assert native.extend_tails is not None
+    queue = StoredQueue(is_dirty=True)
+    with memoryview(queue.tail), pytest.raises(BufferError):
+        native.extend_tails([(queue, b"u" * 20, 6, 100)])
+    assert queue.tail == b"before"
 
 
 def test_nothing_is_kept() -> None:
@@ -75,6 +110,13 @@ def test_nothing_is_kept() -> None:
         assert native.hash_keys is not None
         hashes, _, _ = native.hash_keys([("t", 1, 2, ("a", "b c", "\ud800"))])
         assert len(hashes) == 4 * 8
+        assert native.extend_tails is not None
+        assert native.advance_queues is not None
+        queues = [(StoredQueue(is_dirty=False), b"u" * 20, 6, 100)]
+        native.extend_tails(queues)
+        native.advance_queues(queues, True, lambda *_: None, STORE_MS)
+        with pytest.raises(TypeError):
+            native.extend_tails([()])  # type: ignore[list-item]
         with pytest.raises(TypeError):
             native.hash_keys([("t", 1, 2, ("a", "b c", 7))])  # type: ignore[list-item]
 

@@ -20,7 +20,6 @@ from cometmq import native
 from cometmq.broker.base.barrier import SendBarrier
 from cometmq.broker.base.state import BrokerState
 from cometmq.errors import ResponseCode
-from cometmq.model.names import SCHEDULE_TOPIC
 from cometmq.net.server import Front, ServerConnection
 from cometmq.wire.command.command import FRAME_HEAD, encode_response
 from cometmq.wire.frame.framing import FrameReader
@@ -153,11 +152,10 @@ def native_front(
             )
             if run is None:
                 break
-            end, run_answers, encoded, timed_notes, half_notes = run
+            end, run_answers, encoded, delayed_notes, timed_notes, half_notes = run
             append(encoded, now_ms)
-            for queue, _, following, _ in encoded[1]:
-                if queue.topic == SCHEDULE_TOPIC:
-                    delayed.encoded(queue.queue_id + 1, following, now_ms)
+            for level, following in delayed_notes:
+                delayed.encoded(level, following, now_ms)
             if timed_notes:
                 timed.encoded(timed_notes)
             if half_notes:

@@ -6,18 +6,16 @@
  * wrong.
  *
  * The Python way is `ScheduleService._deliver` and `Appender.append`; the bytes are equal
- * (tests/property/test_native_copies.py).
+ * (tests/property/test_native_sends.py).
  */
 #define PY_SSIZE_T_CLEAN
 #include "core.h"
 
+#include "record.h"
 #include "run.h"
 
 enum { HOST_BYTES = 8, QUEUE_DIGITS_MAX = 9 };
 
-static const uint32_t MAGIC_V1 = 0xDAA320A7u, MAGIC_V2 = 0xDAA320ABu;
-/* Bits of sysFlag: an address with 16 bytes; a message of an open or a rolled-back transaction. */
-static const uint32_t HOST_V6 = 0x30, UNQUEUED = 0x4;
 #define HALF_TOPIC "RMQ_SYS_TRANS_HALF_TOPIC"
 
 typedef struct {
@@ -25,17 +23,6 @@ typedef struct {
     Store store;
     Buffer store_host;
 } CopyEncoder;
-
-/* A record, without what its copy has anew. */
-typedef struct {
-    int32_t flag;
-    uint32_t sys_flag;
-    int64_t queue_offset, born_ms, store_ms;
-    Span born_host;
-    /* Try count and prepared offset: 12 bytes. */
-    Span tries;
-    Span body, properties;
-} Record;
 
 /* One call of `encode`. */
 typedef struct {
@@ -52,36 +39,12 @@ typedef struct {
     int64_t waiting_ms;
 } Copies;
 
-/* Read a record (docs/internals/store.md#record); false stops. */
-static bool read_record(Cursor *cursor, Record *record) {
-    const Cursor start = *cursor;
-    const uint8_t *head = read_bytes(cursor, RECORD_HEAD_BYTES);
-    if (head == NULL)
-        return false;
-    uint32_t magic = load_u32(head + 4), body_bytes = load_u32(head + 84);
-    *record = (Record){.flag = (int32_t)load_u32(head + 16),
-                       .queue_offset = (int64_t)load_u64(head + 20),
-                       .sys_flag = load_u32(head + 36),
-                       .born_ms = (int64_t)load_u64(head + 40),
-                       .born_host = {head + 48, HOST_BYTES},
-                       .store_ms = (int64_t)load_u64(head + 56),
-                       .tries = {head + 72, 12},
-                       .body = {read_bytes(cursor, body_bytes), body_bytes}};
-    if ((magic != MAGIC_V1 && magic != MAGIC_V2) || record->sys_flag & (HOST_V6 | UNQUEUED) ||
-        record->body.start == NULL)
-        return false;
-    int topic_bytes = take_byte(cursor);
-    if (magic == MAGIC_V2 && topic_bytes >= 0) {
-        int low = take_byte(cursor);
-        topic_bytes = low < 0 ? -1 : topic_bytes << 8 | low;
-    }
-    uint16_t properties_bytes;
-    if (topic_bytes < 0 || read_bytes(cursor, (size_t)topic_bytes) == NULL ||
-        !read_u16(cursor, &properties_bytes))
-        return false;
-    record->properties = (Span){read_bytes(cursor, properties_bytes), properties_bytes};
-    return record->properties.start != NULL && is_ascii(record->properties) &&
-           span_between(start, *cursor).size == load_u32(head);
+/* Read a record that may be copied: with IPv4 hosts, with ASCII properties, and not of an open or
+ * rolled-back transaction; false stops. */
+static bool read_waiting(Cursor *cursor, Record *record) {
+    return read_record(cursor, record) &&
+           (record->sys_flag & (SYS_FLAG_ANY_V6 | SYS_FLAG_PREPARED)) == 0 &&
+           is_ascii(record->properties);
 }
 
 /* Read which queue a message is for, and its keys; false stops.  Of two equal names the last one
@@ -130,12 +93,14 @@ static int copy_record(Copies *copies, const Record *record) {
     uint8_t origin[ORIGIN_BYTES];
     uint8_t *at = put_span(origin, record->born_host);
     store_u64(at, (uint64_t)copies->now_ms);
-    put_span(put_span(at + 8, buffer_span(&copies->encoder->store_host)), record->tries);
+    at = put_span(at + 8, buffer_span(&copies->encoder->store_host));
+    store_u32(at, (uint32_t)record->reconsume_times);
+    store_u64(at + 4, (uint64_t)record->prepared_offset);
     Message message = {.body = record->body,
                        .properties = record->properties,
                        .origin = {origin, ORIGIN_BYTES},
                        .flag = record->flag,
-                       .sys_flag = record->sys_flag,
+                       .sys_flag = (uint32_t)record->sys_flag,
                        .born_ms = record->born_ms};
     MessageKeys keys;
     Span topic;
@@ -161,7 +126,7 @@ static Py_ssize_t copy_records(Copies *copies, size_t position) {
     for (;;) {
         Record record;
         size_t left = bytes_left(&cursor);
-        int is_copied = read_record(&cursor, &record) ? copy_record(copies, &record) : 0;
+        int is_copied = read_waiting(&cursor, &record) ? copy_record(copies, &record) : 0;
         if (is_copied < 0)
             return -1;
         if (is_copied == 0)

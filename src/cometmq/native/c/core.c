@@ -15,7 +15,7 @@ static int add_type(PyObject *module, PyType_Spec *spec) {
 
 static int execute(PyObject *module) {
     crc32_prepare();
-    if (add_type(module, &send_encoder_spec) < 0)
+    if (!run_queues_prepare() || add_type(module, &send_encoder_spec) < 0)
         return -1;
     return add_type(module, &copy_encoder_spec);
 }
@@ -30,6 +30,15 @@ PyDoc_STRVAR(link_entries_doc,
              "Make index entries, from a number on, of three columns of 64-bit numbers: (bytes,\n"
              "number of slots used for the first time).  The slot table, 32-bit numbers, leads to\n"
              "them afterwards; `pages` has a byte for 1024 slots, 1 where the table changed.");
+
+PyDoc_STRVAR(extend_tails_doc,
+             "extend_tails(queues)\n--\n\n"
+             "Add the units of a run to the tails of its queues.");
+
+PyDoc_STRVAR(advance_queues_doc,
+             "advance_queues(queues, is_visible, mark, store_ms)\n--\n\n"
+             "Move `max`, and `visible` too, of the queues of a run; call mark(queue, first position,\n"
+             "store_ms) for those that are not dirty.");
 
 PyDoc_STRVAR(gather_records_doc,
              "gather_records(units, first, count, codes, max_count, max_bytes, span_max, read)\n"
@@ -93,11 +102,13 @@ PyDoc_STRVAR(check_entries_doc,
              "has the newest entry of each slot and is updated.");
 
 static PyMethodDef functions[] = {
+    {"advance_queues", advance_queues, METH_VARARGS, advance_queues_doc},
     {"check_entries", check_entries, METH_VARARGS, check_entries_doc},
     {"cut_messages", cut_messages, METH_VARARGS, cut_messages_doc},
     {"decode_columns", decode_columns, METH_VARARGS, decode_columns_doc},
     {"decode_record", decode_record, METH_VARARGS, decode_record_doc},
     {"encode_send_request", encode_send_request, METH_VARARGS, encode_send_doc},
+    {"extend_tails", extend_tails, METH_O, extend_tails_doc},
     {"gather_records", gather_records, METH_VARARGS, gather_records_doc},
     {"hash_keys", hash_keys, METH_O, hash_keys_doc},
     {"link_entries", link_entries, METH_VARARGS, link_entries_doc},

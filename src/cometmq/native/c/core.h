@@ -15,12 +15,26 @@ static inline PyObject *buffer_bytes(const Buffer *buffer) {
     return PyBytes_FromStringAndSize((const char *)buffer->bytes, (Py_ssize_t)buffer->size);
 }
 
+/* Append an object to a list and give it up; false with an exception. */
+static inline bool append_new(PyObject *list, PyObject *item) {
+    if (item == NULL)
+        return false;
+    int result = PyList_Append(list, item);
+    Py_DECREF(item);
+    return result == 0;
+}
+
 /* hash_keys(batch) -> (hashes, physical offsets, store times): index_keys.c. */
 PyObject *hash_keys(PyObject *module, PyObject *batch);
 
 /* link_entries(hashes, offsets, times, number, first_begin_ms, begin_ms, slots, pages):
  * index_entries.c. */
 PyObject *link_entries(PyObject *module, PyObject *arguments);
+
+/* extend_tails(queues) and advance_queues(queues, is_visible, mark, store_ms): run_queues.c. */
+bool run_queues_prepare(void);
+PyObject *extend_tails(PyObject *module, PyObject *queues);
+PyObject *advance_queues(PyObject *module, PyObject *arguments);
 
 /* gather_records(units, first, count, codes, max_count, max_bytes, span_max, read): records.c. */
 PyObject *gather_records(PyObject *module, PyObject *arguments);

@@ -108,14 +108,6 @@ static int find_queue(Scan *scan, const Record *record, Queue **found) {
     return is_open;
 }
 
-static bool append_new(PyObject *list, PyObject *item) {
-    if (item == NULL)
-        return false;
-    int result = PyList_Append(list, item);
-    Py_DECREF(item);
-    return result == 0;
-}
-
 /* Note the index entries of a record; 1: done, 0: stop, -1: an exception. */
 static int note_keys(Scan *scan, const Queue *queue, const Record *record,
                      const MessageKeys *keys) {

@@ -9,59 +9,7 @@
 #define PY_SSIZE_T_CLEAN
 #include "core.h"
 
-enum {
-    /* Head, topic length and properties length of a record of version 1 between IPv4 hosts. */
-    RECORD_BYTES_MIN = 91,
-    HEAD_BYTES = 88,
-    QUEUE_OFFSET_POSITION = 20,
-    SYS_FLAG_POSITION = 36,
-    BODY_BYTES_POSITION = 84,
-    TOPIC_BYTES_MAX = 127,
-    PROPERTIES_BYTES_MAX = 32767,
-    COMPRESSED_FLAG = 1,
-    ANY_V6_FLAG = 0x30,
-};
-
-static const uint32_t MAGIC_V1 = 0xDAA320A7u, MAGIC_V2 = 0xDAA320ABu;
-
-/* The parts of a plain record. */
-typedef struct {
-    const uint8_t *head;
-    Span body, topic, properties;
-} Record;
-
-static uint32_t head_u32(const uint8_t *head, size_t position) {
-    return load_u32(head + position);
-}
-
-/* Read the record that comes next; false where it is not plain. */
-static bool read_record(Cursor cursor, Record *record) {
-    Cursor at = cursor;
-    const uint8_t *head = read_bytes(&at, HEAD_BYTES);
-    if (head == NULL)
-        return false;
-    uint32_t size = head_u32(head, 0), body_bytes = head_u32(head, BODY_BYTES_POSITION);
-    if (head_u32(head, 4) != MAGIC_V1 || (head_u32(head, SYS_FLAG_POSITION) & ANY_V6_FLAG) != 0 ||
-        size < RECORD_BYTES_MIN || size > INT32_MAX)
-        return false;
-    const uint8_t *whole = read_bytes(&cursor, size);
-    if (whole == NULL)
-        return false;
-    at = cursor_of((Span){whole, size});
-    read_bytes(&at, HEAD_BYTES);
-    record->head = head;
-    record->body = (Span){read_bytes(&at, body_bytes), body_bytes};
-    int topic_bytes = record->body.start == NULL ? -1 : take_byte(&at);
-    if (topic_bytes < 0 || topic_bytes > TOPIC_BYTES_MAX)
-        return false;
-    record->topic = (Span){read_bytes(&at, (size_t)topic_bytes), (size_t)topic_bytes};
-    uint16_t properties_bytes;
-    if (record->topic.start == NULL || !read_u16(&at, &properties_bytes))
-        return false;
-    record->properties = read_rest(&at);
-    return record->properties.size == properties_bytes &&
-           properties_bytes <= PROPERTIES_BYTES_MAX && is_ascii(record->topic);
-}
+#include "record.h"
 
 static PyObject *bytes_of(Span span) {
     return PyBytes_FromStringAndSize((const char *)span.start, (Py_ssize_t)span.size);
@@ -81,19 +29,27 @@ static bool cursor_at(PyObject *buffer, Py_ssize_t position, Cursor *cursor) {
     return true;
 }
 
+/* Read the record at a position of a bytes object; 1: it is plain, 0: stop, -1: an exception. */
+static int read_plain_record(PyObject *buffer, Py_ssize_t position, Record *record) {
+    Cursor cursor;
+    if (!cursor_at(buffer, position, &cursor))
+        return -1;
+    return read_record(&cursor, record) && record->magic == MAGIC_V1 &&
+           (record->sys_flag & SYS_FLAG_ANY_V6) == 0 && is_ascii(record->topic);
+}
+
 /* -- cut_messages ------------------------------------------------------------------------------ */
 
-/* A new message of (queue, queue offset, size, buffer, position). */
-static PyObject *new_message(PyObject *type, PyObject *queue, PyObject *buffer,
-                             const uint8_t *head, uint32_t size, Py_ssize_t position) {
-    PyObject *fields = Py_BuildValue("(OLIOn)", queue,
-                                     (long long)load_u64(head + QUEUE_OFFSET_POSITION),
-                                     (unsigned int)size, buffer, position);
+/* Add a message of (queue, queue offset, size, buffer, position); false with an exception. */
+static bool add_message(PyObject *messages, PyObject *type, PyObject *queue, PyObject *buffer,
+                        Span record, Py_ssize_t position) {
+    PyObject *fields = Py_BuildValue("(OLnOn)", queue, (long long)queue_offset_of(record),
+                                     (Py_ssize_t)record.size, buffer, position);
     if (fields == NULL)
-        return NULL;
+        return false;
     PyObject *message = PyObject_Call(type, fields, NULL);
     Py_DECREF(fields);
-    return message;
+    return append_new(messages, message);
 }
 
 /* Add a message for each record; 1: done, 0: stop, -1: an exception. */
@@ -101,23 +57,11 @@ static int add_messages(PyObject *messages, PyObject *buffer, PyObject *queue, P
     Cursor cursor;
     if (!cursor_at(buffer, 0, &cursor))
         return -1;
-    const Cursor start = cursor;
-    while (bytes_left(&cursor) != 0) {
-        Py_ssize_t position = (Py_ssize_t)span_between(start, cursor).size;
-        Cursor at = cursor;
-        const uint8_t *head = read_bytes(&at, RECORD_BYTES_MIN);
-        if (head == NULL)
+    Py_ssize_t position = 0;
+    for (Span record; bytes_left(&cursor) != 0; position += (Py_ssize_t)record.size) {
+        if (!read_record_bytes(&cursor, &record))
             return 0;
-        uint32_t size = head_u32(head, 0), magic = head_u32(head, 4);
-        if ((magic != MAGIC_V1 && magic != MAGIC_V2) || size < RECORD_BYTES_MIN ||
-            size > INT32_MAX || read_bytes(&cursor, size) == NULL)
-            return 0;
-        PyObject *message = new_message(type, queue, buffer, head, size, position);
-        if (message == NULL)
-            return -1;
-        int result = PyList_Append(messages, message);
-        Py_DECREF(message);
-        if (result < 0)
+        if (!add_message(messages, type, queue, buffer, record, position))
             return -1;
     }
     return 1;
@@ -144,13 +88,13 @@ PyObject *record_body(PyObject *module, PyObject *arguments) {
     (void)module;
     PyObject *buffer;
     Py_ssize_t position;
-    Cursor cursor;
     Record record;
-    if (!PyArg_ParseTuple(arguments, "Sn", &buffer, &position) ||
-        !cursor_at(buffer, position, &cursor))
+    if (!PyArg_ParseTuple(arguments, "Sn", &buffer, &position))
         return NULL;
-    if (!read_record(cursor, &record) ||
-        (head_u32(record.head, SYS_FLAG_POSITION) & COMPRESSED_FLAG) != 0)
+    int is_plain = read_plain_record(buffer, position, &record);
+    if (is_plain < 0)
+        return NULL;
+    if (!is_plain || record.sys_flag & SYS_FLAG_COMPRESSED)
         Py_RETURN_NONE;
     return bytes_of(record.body);
 }
@@ -180,12 +124,13 @@ PyObject *record_property(PyObject *module, PyObject *arguments) {
     PyObject *buffer;
     Py_ssize_t position, name_bytes;
     const char *name;
-    Cursor cursor;
     Record record;
-    if (!PyArg_ParseTuple(arguments, "Sny#", &buffer, &position, &name, &name_bytes) ||
-        !cursor_at(buffer, position, &cursor))
+    if (!PyArg_ParseTuple(arguments, "Sny#", &buffer, &position, &name, &name_bytes))
         return NULL;
-    if (!read_record(cursor, &record))
+    int is_plain = read_plain_record(buffer, position, &record);
+    if (is_plain < 0)
+        return NULL;
+    if (!is_plain)
         Py_RETURN_NONE;
     return bytes_of(find_value(record.properties,
                                (Span){(const uint8_t *)name, (size_t)name_bytes}));
@@ -193,36 +138,27 @@ PyObject *record_property(PyObject *module, PyObject *arguments) {
 
 /* -- decode_record ----------------------------------------------------------------------------- */
 
-static int int_at(const uint8_t *head, size_t position) {
-    return (int)(int32_t)load_u32(head + position);
-}
-
-static long long long_at(const uint8_t *head, size_t position) {
-    return (long long)(int64_t)load_u64(head + position);
-}
+#define BYTES(span) (const char *)(span).start, (Py_ssize_t)(span).size
 
 PyObject *decode_record(PyObject *module, PyObject *arguments) {
     (void)module;
     PyObject *buffer, *type;
     Py_ssize_t position;
-    Cursor cursor;
     Record record;
-    if (!PyArg_ParseTuple(arguments, "SnO", &buffer, &position, &type) ||
-        !cursor_at(buffer, position, &cursor))
+    if (!PyArg_ParseTuple(arguments, "SnO", &buffer, &position, &type))
         return NULL;
-    if (!read_record(cursor, &record))
+    int is_plain = read_plain_record(buffer, position, &record);
+    if (is_plain < 0)
+        return NULL;
+    if (!is_plain)
         Py_RETURN_NONE;
-    /* In the order of the layout; the two hosts have 8 bytes each. */
-    const uint8_t *head = record.head;
-    const char *body = (const char *)record.body.start, *topic = (const char *)record.topic.start;
-    const char *properties = (const char *)record.properties.start;
     PyObject *fields = Py_BuildValue(
-        "(iiiiiLLiLy#Ly#iLiy#s#y#)", int_at(head, 0), int_at(head, 4), int_at(head, 8),
-        int_at(head, 12), int_at(head, 16), long_at(head, 20), long_at(head, 28),
-        int_at(head, 36), long_at(head, 40), (const char *)head + 48, (Py_ssize_t)8,
-        long_at(head, 56), (const char *)head + 64, (Py_ssize_t)8, int_at(head, 72),
-        long_at(head, 76), int_at(head, BODY_BYTES_POSITION), body, (Py_ssize_t)record.body.size,
-        topic, (Py_ssize_t)record.topic.size, properties, (Py_ssize_t)record.properties.size);
+        "(iiiiiLLiLy#Ly#iLiy#s#y#)", (int)record.bytes.size, (int)record.magic,
+        (int)record.body_crc, record.queue_id, record.flag, (long long)record.queue_offset,
+        (long long)record.physical_offset, record.sys_flag, (long long)record.born_ms,
+        BYTES(record.born_host), (long long)record.store_ms, BYTES(record.store_host),
+        record.reconsume_times, (long long)record.prepared_offset, (int)record.body.size,
+        BYTES(record.body), BYTES(record.topic), BYTES(record.properties));
     if (fields == NULL)
         return NULL;
     PyObject *message = PyObject_Call(type, fields, NULL);

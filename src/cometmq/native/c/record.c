@@ -2,8 +2,6 @@
 
 #include "hash.h"
 
-static const uint32_t MAGIC_V1 = 0xDAA320A7u;
-
 enum {
     HOST_V4_BYTES = 8,
     HOST_V6_BYTES = 20,
@@ -28,15 +26,31 @@ static bool read_topic(Cursor *cursor, bool is_v1, Span *topic) {
     return read_u16(cursor, &size) && size <= SHORT_MAX && read_span(cursor, size, topic);
 }
 
+bool read_record_bytes(Cursor *cursor, Span *bytes) {
+    Cursor front = *cursor;
+    const uint8_t *at = read_bytes(&front, FRONT_BYTES);
+    if (at == NULL)
+        return false;
+    uint32_t size = load_u32(at);
+    return size >= RECORD_BYTES_MIN && size <= INT32_MAX && is_record_magic(load_u32(at + 4)) &&
+           size <= bytes_left(cursor) && read_span(cursor, size, bytes);
+}
+
+int64_t queue_offset_of(Span record_bytes) {
+    Cursor cursor = cursor_of(record_bytes);
+    const uint8_t *front = read_bytes(&cursor, FRONT_BYTES);
+    return front == NULL ? -1 : (int64_t)load_u64(front + 20);
+}
+
 bool read_record(Cursor *cursor, Record *record) {
-    Cursor rest = *cursor, behind = *cursor;
+    Cursor behind = *cursor;
+    if (!read_record_bytes(&behind, &record->bytes))
+        return false;
+    Cursor rest = cursor_of(record->bytes);
     const uint8_t *front = read_bytes(&rest, FRONT_BYTES);
     if (front == NULL)
         return false;
-    uint32_t size = load_u32(front), magic = load_u32(front + 4);
-    if (size < RECORD_BYTES_MIN || size > INT32_MAX || !is_record_magic(magic) ||
-        !read_span(&behind, size, &record->bytes))
-        return false;
+    record->magic = load_u32(front + 4);
     record->body_crc = load_u32(front + 8);
     record->queue_id = (int32_t)load_u32(front + 12);
     record->flag = (int32_t)load_u32(front + 16);
@@ -45,8 +59,6 @@ bool read_record(Cursor *cursor, Record *record) {
     record->sys_flag = (int32_t)load_u32(front + 36);
     record->born_ms = (int64_t)load_u64(front + 40);
 
-    rest = cursor_of(record->bytes);
-    read_bytes(&rest, FRONT_BYTES);
     const uint8_t *store_time, *back;
     if (!read_host(&rest, record->sys_flag & SYS_FLAG_BORN_V6, &record->born_host) ||
         (store_time = read_bytes(&rest, sizeof(int64_t))) == NULL ||
@@ -59,7 +71,7 @@ bool read_record(Cursor *cursor, Record *record) {
 
     uint16_t properties_bytes;
     if (!read_span(&rest, load_u32(back + 12), &record->body) ||
-        !read_topic(&rest, magic == MAGIC_V1, &record->topic) ||
+        !read_topic(&rest, record->magic == MAGIC_V1, &record->topic) ||
         !read_u16(&rest, &properties_bytes) || properties_bytes > SHORT_MAX ||
         !read_span(&rest, properties_bytes, &record->properties) || bytes_left(&rest) != 0)
         return false;

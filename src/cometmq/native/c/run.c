@@ -3,7 +3,12 @@
 
 #include "hash.h"
 
-enum { UNIT_BYTES = 20 };
+enum {
+    UNIT_BYTES = 20,
+    /* How many of the last queues of a run are asked for a topic: the queues of a topic come in turn,
+     * and of thousands of topics none is likely there. */
+    SHARING_MAX = 8,
+};
 
 /* A message of a run. */
 typedef struct {
@@ -60,10 +65,10 @@ static int64_t int_attribute(PyObject *object, PyObject *name) {
     return number;
 }
 
-/* Take what all queues of a topic have in common from another one of the run; false: there is none
- * yet. */
+/* Take what all queues of a topic have in common from another one of the run; false: there is none,
+ * or it came long before. */
 static bool share_topic(const Run *run, Span topic, RunQueue *queue) {
-    for (size_t i = run->queue_count; i-- > 0;) {
+    for (size_t i = run->queue_count; i-- > 0 && run->queue_count - i <= SHARING_MAX;) {
         const RunQueue *other = &run->queues[i];
         if (!is_equal(other->topic_bytes, topic.start, topic.size))
             continue;
@@ -172,14 +177,6 @@ static void write_record(uint8_t *at, const Run *run, const RunQueue *queue,
 }
 
 /* -- index and arrivals ----------------------------------------------------------------------- */
-
-bool append_new(PyObject *list, PyObject *item) {
-    if (item == NULL)
-        return false;
-    int result = PyList_Append(list, item);
-    Py_DECREF(item);
-    return result == 0;
-}
 
 /* Put the hashes of a message's index entries into `hashes`, in Java's order; return their number,
  * or -1 where there are more than fit. */

@@ -93,9 +93,6 @@ bool run_open(Run *run, Store *store, int64_t wrote, int64_t limit, PyObject *st
               int64_t body_bytes_max);
 void run_close(Run *run);
 
-/* Append an object to a list and give it up; false with an exception. */
-bool append_new(PyObject *list, PyObject *item);
-
 /* Find a queue of the run, else of the store; 1: done, 0: stop, -1: an exception.  The bytes of the
  * topic, which are ASCII, live as long as the run. */
 int find_queue(Run *run, Span topic, int32_t queue_id, RunQueue **found);

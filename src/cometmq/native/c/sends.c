@@ -378,6 +378,22 @@ static int encode_send(Sends *sends, const SendHeader *send, Span body) {
     return add_send(sends, queue, send, &message, 1, keys.uniq_key, (Span){0});
 }
 
+/* (level, next queue offset) of each queue in which delayed messages wait. */
+static PyObject *delayed_of(const Run *run) {
+    PyObject *levels = PyList_New(0);
+    for (size_t i = 0; levels != NULL && i < run->queue_count; i++) {
+        const RunQueue *queue = &run->queues[i];
+        if (!is_equal(queue->topic_bytes, SCHEDULE_TOPIC, sizeof SCHEDULE_TOPIC - 1) ||
+            queue->count == 0)
+            continue;
+        PyObject *level = Py_BuildValue("(iL)", (int)queue->queue_id + 1,
+                                        (long long)queue->next_offset);
+        if (!append_new(levels, level))
+            Py_CLEAR(levels);
+    }
+    return levels;
+}
+
 /* Encode the sends of the data from `position` on; the end of the last one, -1: an exception. */
 static Py_ssize_t encode_sends(Sends *sends, size_t position) {
     Cursor cursor = cursor_of(sends->data);
@@ -404,7 +420,8 @@ PyDoc_STRVAR(
     "`wrote` is the physical offset of the first record, `limit` where the log file ends, `origin`\n"
     "the part of a record with hosts and store time.  Returns the end of the last frame, the\n"
     "answers, the run (records, queues with units, next queue offset and first physical offset,\n"
-    "index keys, arrivals at watched queues), and what Python needs of timed and half messages.");
+    "index entries, arrivals at watched queues), the levels of delayed messages with the next queue\n"
+    "offset of each, and what Python needs of timed and half messages.");
 
 static PyObject *encode(SendEncoder *self, PyObject *arguments) {
     PyObject *data, *store_ms, *origin;
@@ -441,8 +458,9 @@ static PyObject *encode(SendEncoder *self, PyObject *arguments) {
         if (end == position)
             result = Py_NewRef(Py_None);
         else if (end > position)
-            result = Py_BuildValue("(nNNOO)", end, buffer_bytes(&self->answers),
-                                   run_result(&sends->run), sends->timed, sends->halves);
+            result = Py_BuildValue("(nNNNOO)", end, buffer_bytes(&self->answers),
+                                   run_result(&sends->run), delayed_of(&sends->run), sends->timed,
+                                   sends->halves);
     }
     run_close(&sends->run);
     Py_CLEAR(sends->timed);

@@ -238,19 +238,16 @@ class Appender:
     def append_encoded(self, run: EncodedRun, store_ms: int) -> None:
         """Append simple records that the native core has encoded for the room that `room` gave."""
         records, queues, entries, arrivals = run
-        for queue, units, _, _ in queues:
-            queue.tail += units
+        extend_tails, advance_queues = native.extend_tails, native.advance_queues
+        assert extend_tails is not None
+        assert advance_queues is not None
+        extend_tails(queues)
         end = self._write(self._log.wrote, records)
         self.last_store_ms = store_ms
         if entries is not None:
             self._index.add_run(entries)
         is_sync = self._is_sync
-        for queue, _, following, position in queues:
-            queue.max = following
-            if not is_sync:
-                queue.visible = following
-            if not queue.is_dirty:
-                self._writer.mark(queue, position, store_ms)
+        advance_queues(queues, not is_sync, self._writer.mark, store_ms)
         if is_sync:
             for topic, queue_id, following, tags_code in arrivals:
                 self._unconfirmed.append((end, self._topics[topic][queue_id], following, tags_code))
