@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from tests.golden.wire.captures import load_frames  # noqa: E402 - the path comes first
-from tests.request_fields import LONG_NAMES, send_fields  # noqa: E402
+from tests.request_fields import LONG_NAMES, pull_fields, send_fields  # noqa: E402
 
 from cometmq.codec.batch import encode_batch  # noqa: E402
 from cometmq.codec.stored_message import encode_message  # noqa: E402
@@ -40,7 +40,7 @@ from cometmq.wire.command.command import RemotingCommand, encode_command  # noqa
 
 CORE = ROOT / "src" / "cometmq" / "native" / "c"
 HERE = ROOT / "fuzz" / "native"
-PURE_C = ("hash", "message_keys", "record", "row_properties", "send_header")
+PURE_C = ("hash", "message_keys", "pull_header", "record", "row_properties", "send_header")
 """The files of the core that know nothing of Python."""
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 FLAGS = ("-std=gnu11", "-O1", "-g", "-fno-omit-frame-pointer", f"-I{CORE}", *SANITIZE)
@@ -82,9 +82,24 @@ def seed_frames() -> list[bytes]:
             frames.append(encode_command(command))
     return [
         *seed_records(),
+        *seed_pulls(),
         *frames,
         *(first + last for first, last in zip(frames[-20:], frames, strict=False)),
     ]
+
+
+def seed_pulls() -> list[bytes]:
+    """Pulls in both encodings and in the key order of Go's clients."""
+    frames = []
+    for number, code in enumerate((11, 361)):
+        fields = pull_fields("t", number, maxMsgBytes="262144", requestSource="1", bname="x")
+        for serialize_type in (0, 1):
+            command = RemotingCommand.request(code, fields, serialize_type=serialize_type)
+            frames.append(encode_command(command))
+        header = {"code": code, "language": "GO", "opaque": 1, "flag": 0, "extFields": fields}
+        raw = json.dumps(header, separators=(",", ":")).encode()
+        frames.append((len(raw) + 4).to_bytes(4, "big") + len(raw).to_bytes(4, "big") + raw)
+    return frames
 
 
 def seed_records() -> list[bytes]:

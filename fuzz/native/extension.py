@@ -76,6 +76,7 @@ class Fuzzer:
         loader.exec_module(self.core)
         self.scarce = ctypes.c_int.in_dll(ctypes.CDLL(path), "calls_until_scarce")
         self.frames = [file.read_bytes() for file in sorted(corpus.iterdir())]
+        self.pulls = [frame for frame in self.frames if b"queueOffset" in frame]
         self.chance = random.Random(seed)
         self.current = os.open(current, os.O_CREAT | os.O_RDWR | os.O_TRUNC)
         self.encoders = [self.encoder() for _ in range(8)]
@@ -86,6 +87,8 @@ class Fuzzer:
             self.run_link_entries,
             self.run_queues,
             self.run_gather_records,
+            self.run_answer_pull,
+            self.run_read_pull,
             *[self.run_copy] * 2,
             self.run_scan_records,
             self.run_check_entries,
@@ -104,6 +107,7 @@ class Fuzzer:
         )
         self.executions = self.encoded = self.gathered = self.copied = 0
         self.scanned = self.checked = self.decoded = 0
+        self.answered = self.pulls_read = 0
 
     def tell(self, data: bytes) -> None:
         """Write an input down, and make memory scarce for some."""
@@ -145,9 +149,9 @@ class Fuzzer:
         queue_type = Held if kind == 1 else Queue
         return queue_type(topic, is_watched=self.chance.random() < 0.5)
 
-    def spoilt_frame(self) -> bytes:
+    def spoilt_frame(self, frames: list[bytes] | None = None) -> bytes:
         chance = self.chance
-        spoilt = bytearray(chance.choice(self.frames))
+        spoilt = bytearray(chance.choice(frames or self.frames))
         body_bytes = chance.randrange(200)
         for _ in range(chance.choice((0, 0, 1, 1, 2, 5))):
             position = chance.randrange(len(spoilt) + 1)
@@ -285,6 +289,46 @@ class Fuzzer:
 
     def run_gather_records(self) -> None:
         """Units of records that lie one behind the other or apart; some are spoilt."""
+        result, most, count = self.gather(self.core.gather_records)
+        if result is not None:
+            body, record_count, examined = result
+            self.gathered += 1
+            assert record_count <= min(most, examined) <= examined <= count
+            assert len(body) >= 36 * record_count
+
+    def run_answer_pull(self) -> None:
+        """The same, with the parts of a header: JSON, binary, or wrong ones."""
+        chance = self.chance
+        parts: tuple[Any, ...] = (b"", b"p", b"q" * 30, b"r", b"s" * chance.choice((0, 5000)))
+        parts += (b"t",) * chance.choice((0, 1, 1))
+        if chance.random() < 0.05:
+            parts = chance.choice((parts[:3], (), (1, 2, 3, 4, 5), [*parts]))
+        offsets = [chance.choice((0, 7, -1, 1 << 62, -(1 << 63))) for _ in range(3)]
+        opaque = chance.choice((0, -1, 1 << 30, 1 << 31))
+        result, most, count = self.gather(self.core.answer_pull, parts, opaque, *offsets)
+        if result is not None:
+            frame, record_count, examined, byte_count = result
+            self.answered += 1
+            assert 1 <= record_count <= min(most, examined) <= examined <= count
+            assert 36 * record_count <= byte_count < len(frame)
+            assert count_frames(frame) == 1
+
+    def run_read_pull(self) -> None:
+        """Frames of the corpus, most of them spoilt; some are sends."""
+        chance = self.chance
+        data = b"".join(self.spoilt_frame() for _ in range(chance.choice((1, 1, 2))))
+        if chance.random() < 0.7:
+            data = self.spoilt_frame(self.pulls) + data
+        self.tell(data)
+        position = chance.choice((0,) * 9 + (chance.randrange(len(data) + 2) - 1,))
+        pull = self.core.read_pull(data, position)
+        if pull is not None:
+            self.pulls_read += 1
+            assert position < pull[0] <= len(data)
+            assert 32 <= len(pull[1]) < pull[0] - position + 32
+
+    def gather(self, entry: Any, *more: Any) -> tuple[Any, int, int]:
+        """Give units to an entry point: its result, the most records, the number of units."""
         chance = self.chance
         log = bytearray()
         units = bytearray()
@@ -315,15 +359,11 @@ class Fuzzer:
             (None, None, frozenset(codes[:2]), frozenset(range(40)), frozenset(), {"a"}, 7)
         )
         limits = (chance.choice((32, 1, 1000, 0)), chance.choice((1 << 20, 100, 0, -1)))
-        result = self.core.gather_records(
+        result = entry(
             units, first, count - first + chance.choice((0, 0, 0, 0, 1, -1)), wanted, *limits,
-            chance.choice((1 << 20, 1 << 20, 50)), read,
+            chance.choice((1 << 20, 1 << 20, 50)), read, *more,
         )  # fmt: skip
-        if result is not None:
-            body, record_count, examined = result
-            self.gathered += 1
-            assert record_count <= min(limits[0], examined) <= examined <= count
-            assert len(body) >= 36 * record_count
+        return result, limits[0], count
 
     def run_copy(self) -> None:
         """Records of messages that wait, some of them spoilt."""
@@ -586,6 +626,8 @@ def main() -> None:
                 "runs_encoded": fuzzer.encoded,
                 "pulls_gathered": fuzzer.gathered,
                 "batches_decoded": fuzzer.decoded,
+                "pulls_answered": fuzzer.answered,
+                "pulls_read": fuzzer.pulls_read,
                 "answers_cut": fuzzer.client.cut,
                 "requests_encoded": fuzzer.client.encoded,
                 "answers_taken": fuzzer.client.taken,

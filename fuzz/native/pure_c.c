@@ -1,4 +1,4 @@
-/* Gives hostile bytes to what the core has without Python: read_send, read_record,
+/* Gives hostile bytes to what the core has without Python: read_send, read_pull, read_record,
  * read_message_keys, read_row_properties, hashes.
  *
  *     pure_c CORPUS SEED SECONDS     mutate the files of a folder until the time is over
@@ -11,6 +11,7 @@
 #define _GNU_SOURCE
 #include "hash.h"
 #include "message_keys.h"
+#include "pull_header.h"
 #include "record.h"
 #include "row_properties.h"
 #include "send_header.h"
@@ -101,6 +102,21 @@ static void check_properties(Span text, Shape *shape) {
     }
 }
 
+/* Check the pulls at the beginning; whether there is one. */
+static bool check_pulls(Span data) {
+    Cursor cursor = cursor_of(data);
+    bool is_pull = false;
+    for (PullHeader pull; read_pull(&cursor, &pull); is_pull = true)
+        for (int field = 0; field < PULL_CHECKED_FIELDS; field++) {
+            Span text = pull.checked[field];
+            if (text.start != NULL && (!lies_in(text, data) || !is_ascii(text)))
+                fail("a field of a pull lies outside its bytes, or is not ASCII");
+        }
+    if (bytes_left(&cursor) > data.size)
+        fail("the cursor left its bytes");
+    return is_pull;
+}
+
 /* Check the records at the beginning; whether there is one. */
 static bool check_records(Span data) {
     Cursor cursor = cursor_of(data);
@@ -142,7 +158,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     bool is_send = check_frames(data, &text);
     buffer_free(&text);
     calls_until_scarce = -1;
-    if (is_send || check_records(data))
+    if (is_send || check_pulls(data) || check_records(data))
         return 0;
     /* Text behind the lengths of a frame, of which some is enough. */
     Cursor cursor = cursor_of(data);
@@ -210,6 +226,8 @@ static const struct {
     TOKEN("\x02TAGS\x01"), TOKEN("DELAY"),      TOKEN("TIMER_"),      TOKEN("TRAN_MSG"),
     TOKEN("POP_CK"),      TOKEN("\xF0\x9F\x98\x80"), TOKEN("\xC3\xA9"), TOKEN("\xE2\x82\xAC"),
     TOKEN("\xFF"),        TOKEN("\x00"),        TOKEN("\x01\x36"),    TOKEN("\x00\x0A"),
+    TOKEN("\"code\":11"), TOKEN("\"code\":361"), TOKEN("\"queueOffset\":\"7\""),
+    TOKEN("\"subscription\":\"*\""), TOKEN("\"maxMsgBytes\":\"1\""), TOKEN("\x00\x0B"),
     TOKEN("\"code\":320"), TOKEN("\x01\x40"),    TOKEN("\"m\":\"true\""), TOKEN("WAIT\x01" "false"),
     TOKEN("\x00\x01" "b\x00\x00\x00\x01t"),     TOKEN("\x00\x08" "cmqGroup\x00\x00\x00\x01g"),
 };

@@ -14,6 +14,9 @@ from cometmq import native
 from cometmq.codec.stored_message import decode_messages
 from cometmq.errors import StoreCorrupt
 from cometmq.store.base.results import ColdRead, GetResult, GetStatus
+from cometmq.wire.command.command import BINARY, JSON
+from cometmq.wire.frame.framing import decode_frame
+from cometmq.wire.header.fast_encode import encode_pull_response, pull_parts
 
 pytestmark = pytest.mark.skipif(
     native.gather_records is None, reason=f"there is nothing to compare: {native.describe()}"
@@ -51,6 +54,7 @@ class Side:
     def __init__(self, *, is_native: bool) -> None:
         self.is_native = is_native
         self.native_reads: Counter[bool] = Counter()
+        self.native_answers: Counter[bool] = Counter()
         self.rig = Rig(transfer_count_max=200)
         self.choose()
 
@@ -66,6 +70,8 @@ class Side:
             return gathered
 
         self.rig.store._reader._gather_natively = counted if gather else None
+        if not self.is_native:
+            self.rig.store._reader._answer_natively = None
 
     def put(self, queues: tuple[int, ...], codes: list[int], size: int, count: int) -> None:
         for number in range(count):
@@ -91,9 +97,38 @@ class Side:
             self.rig.disk.flip_bit(f"{folder}/{name}", unit % 100 * 20 + byte, bit)
         self.rig.store._queues.forget_files(queues)
 
+    def compare_answers(
+        self, queue: int, offset: int, max_count: int, max_bytes: int, codes: frozenset[int] | None
+    ) -> None:
+        """The frame that the core writes is the one of Python, whatever the header's encoding."""
+        store = self.rig.store
+        native_reads = Counter(self.native_reads)
+        for serialize_type in (JSON, BINARY):
+            answered = store.answer(
+                "T", queue, offset, max_count, max_bytes, codes,
+                pull_parts(serialize_type, 3, -1), 7 - offset,
+            )  # fmt: skip
+            self.native_answers[answered is not None] += 1
+            if answered is None:
+                continue
+            result = store.get("T", queue, offset, max_count, max_bytes, codes)
+            assert isinstance(result, GetResult)
+            frame, following, number, byte_count = answered
+            expected = encode_pull_response(
+                7 - offset, serialize_type, 0, result.status.name, result.next_queue_offset,
+                result.min_queue_offset, result.max_queue_offset, result.chunks, result.byte_count,
+                topic_sys_flag=3, group_sys_flag=-1,
+            )  # fmt: skip
+            assert frame == b"".join(expected)
+            assert len(decode_frame(frame).body) == byte_count == result.byte_count
+            assert (following, number) == (result.next_queue_offset, result.count)
+        self.native_reads = native_reads
+
     def get(self, queue: int, *how: Any) -> Any:
         store = self.rig.store
         offset, max_count, max_bytes, codes = how
+        if self.is_native:
+            self.compare_answers(queue, offset, max_count, max_bytes, codes)
         try:
             result = store.get("T", queue, offset, max_count, max_bytes, codes)
             if isinstance(result, ColdRead):
@@ -113,6 +148,7 @@ class Side:
 def test_same_answers_whatever_is_read() -> None:
     """Any offset, limit and tags, from memory and from files, with damaged units."""
     reads: Counter[bool] = Counter()
+    answers: Counter[bool] = Counter()
 
     @settings(
         max_examples=300,
@@ -126,10 +162,13 @@ def test_same_answers_whatever_is_read() -> None:
             fast_result, pure_result = (getattr(side, name)(*arguments) for side in (fast, pure))
             assert fast_result == pure_result
         reads.update(fast.native_reads)
+        answers.update(fast.native_answers)
 
     run()
     assert reads[True] > 200, "the core read hardly anything: nothing was compared"
     assert reads[False] > 20, "the core never stopped"
+    assert answers[True] > 200, "the core answered hardly anything"
+    assert answers[False] > 200, "the core always answered"
 
 
 def test_core_reads_what_is_usual() -> None:
@@ -163,6 +202,6 @@ def test_core_stops_at_a_record_that_is_not_the_units(byte: int) -> None:
     (unit,) = side.rig.store.units("T", 0, 7, 1)
     side.rig.disk.flip_bit(f"/store/commitlog/{0:020d}", unit.physical_offset + byte, 1)
     side.get(0, 0, 32, 1 << 20, None)
-    assert side.native_reads[True] == 0
+    assert side.native_reads[True] == side.native_answers[True] == 0
     side.get(0, 8, 32, 1 << 20, None)
-    assert side.native_reads[True] == 1
+    assert (side.native_reads[True], side.native_answers[True]) == (1, 2)

@@ -206,8 +206,8 @@ class Pair:
 
     def open(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.runner.run(self.fast.start())
-        monkeypatch.setattr(native, "SendEncoder", None)
-        monkeypatch.setattr(native, "CopyEncoder", None)
+        for name in ("SendEncoder", "CopyEncoder", "read_pull", "answer_pull", "gather_records"):
+            monkeypatch.setattr(native, name, None)
         self.runner.run(self.pure.start())
         server = self.fast.broker._server
         front = server.front

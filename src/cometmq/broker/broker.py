@@ -29,7 +29,7 @@ from cometmq.codec.ids import HOST_V4_BYTES, encode_host
 from cometmq.errors import CometError, ConfigError, LocalProtocolError
 from cometmq.net.env import Environment
 from cometmq.net.network import format_address, local_ip
-from cometmq.net.server import RemotingServer, ServerConnection
+from cometmq.net.server import RemotingServer, ServerConnection, first_of
 from cometmq.net.tls_server import secured
 from cometmq.store.base.disk import Disk
 from cometmq.store.base.results import RecoveryReport
@@ -200,9 +200,8 @@ class Broker:
                     SendCommand: services.send.send_run,
                     EndCommand: services.transactions.end_run,
                 }
-                self._server.front = services.send.front(
-                    NativeKinds(services.delayed, services.timed, services.half)
-                )
+                kinds = NativeKinds(services.delayed, services.timed, services.half)
+                self._server.front = first_of(services.send.front(kinds), services.pull.front())
             if config.listen_port:
                 await self._server.listen(config.bind_address, config.listen_port)
                 await self._listen_vip()

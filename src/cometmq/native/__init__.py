@@ -32,6 +32,7 @@ __all__ = [
     "ScannedRun",
     "SendEncoder",
     "advance_queues",
+    "answer_pull",
     "check_entries",
     "cut_messages",
     "decode_columns",
@@ -42,6 +43,7 @@ __all__ = [
     "gather_records",
     "hash_keys",
     "link_entries",
+    "read_pull",
     "record_body",
     "record_property",
     "scan_records",
@@ -186,6 +188,45 @@ class _GatherRecords(Protocol):
         """Return the body, the number of its records and of the examined units; None to stop."""
 
 
+class _AnswerPull(Protocol):
+    """Gathers the records of units in the frame of an answer; c/records.c."""
+
+    def __call__(
+        self,
+        units: bytes | bytearray,
+        first: int,
+        count: int,
+        codes: frozenset[int] | None,
+        max_count: int,
+        max_bytes: int,
+        span_max: int,
+        read: Callable[[Any, int], memoryview | None],
+        parts: tuple[bytes, ...],
+        opaque: int,
+        queue_offset: int,
+        min_offset: int,
+        max_offset: int,
+        /,
+    ) -> tuple[bytes, int, int, int] | None:
+        """Return the frame, the number of its records, of the examined units, of record bytes.
+
+        None where no record is wanted, and where Python has to read.
+        """
+
+
+class _ReadPull(Protocol):
+    """Reads the frame of a pull; c/pulls.c."""
+
+    def __call__(
+        self, data: bytes, position: int, /
+    ) -> tuple[int, bytes, int, int, int, int, int, int] | None:
+        """Return the end of the frame, key, serialization type, opaque, queue offset, commit
+        offset, count and bytes (0: not stated); None to stop.
+
+        Pulls with one key agree in all fields on which their checks depend.
+        """
+
+
 class _CutMessages(Protocol):
     """Makes a message of each record of a pull answer; c/messages.c."""
 
@@ -326,6 +367,8 @@ advance_queues: Callable[[list[RunQueue], bool, Callable[..., None], int], None]
 """Moves the ends of the queues of a run, and visible ends too if so; calls a function with queue,
 first position and store time for those that are not dirty; c/run_queues.c."""
 gather_records: _GatherRecords | None = None
+answer_pull: _AnswerPull | None = None
+read_pull: _ReadPull | None = None
 cut_messages: _CutMessages | None = None
 decode_columns: _DecodeColumns | None = None
 walk_records: Callable[[Any, int, int, int], tuple[bytes, int]] | None = None
@@ -350,6 +393,7 @@ else:
         cut_messages, decode_record, record_body = (
             _core.cut_messages, _core.decode_record, _core.record_body,
         )  # fmt: skip
+        answer_pull, read_pull = _core.answer_pull, _core.read_pull
         encode_send_request, take_send_answers = _core.encode_send_request, _core.take_send_answers
         scan_records, check_entries = _core.scan_records, _core.check_entries
         record_property = _core.record_property

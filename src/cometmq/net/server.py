@@ -30,7 +30,7 @@ from cometmq.wire.command.command import (
 from cometmq.wire.frame.connection import IDLE_MS_MAX, Connection
 from cometmq.wire.frame.framing import FrameReader, ServerCommand
 
-__all__ = ["Answer", "Front", "Handler", "RemotingServer", "Run", "ServerConnection"]
+__all__ = ["Answer", "Front", "Handler", "RemotingServer", "Run", "ServerConnection", "first_of"]
 
 log = logging.getLogger("cometmq.net")
 
@@ -432,6 +432,20 @@ class RemotingServer:
             connection.sweep(now_ms)
         loop = asyncio.get_running_loop()
         self._sweeper = loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+
+
+def first_of(*fronts: Front | None) -> Front | None:
+    """Return a front that asks others in turn, until one of them serves a frame."""
+    present = [front for front in fronts if front is not None]
+
+    def serve(data: bytes, connection: ServerConnection, now_ms: int) -> tuple[int, bytes]:
+        for front in present:
+            end, answers = front(data, connection, now_ms)
+            if end:
+                return end, answers
+        return 0, b""
+
+    return serve if present else None
 
 
 def _unsupported(command: RemotingCommand) -> bytes:

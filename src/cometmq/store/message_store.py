@@ -469,12 +469,7 @@ class MessageStore:
         """
         if not self._is_open:
             raise StoreClosed(f"store {self.config.root} is not open")
-        now_ms = self._clock()
-        if now_ms != self._checked_get_ms:
-            self._checked_get_ms = now_ms
-            self._log.check_windows()
-            if self._log.is_active_file_cut():
-                self._upkeep.leave_cut_file()
+        self._check_files()
         return self._reader.get(
             topic,
             queue_id,
@@ -487,6 +482,44 @@ class MessageStore:
             needles,
             allow_cold,
         )
+
+    def answer(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_count: int,
+        max_bytes: int,
+        codes: frozenset[int] | None,
+        parts: tuple[bytes, ...],
+        opaque: int,
+    ) -> tuple[bytes, int, int, int] | None:
+        """Read from a queue offset on by the native core, into the frame of an answer.
+
+        Nothing is changed, and nothing blocks.
+
+        Args:
+            parts: the constant parts of the frame's header (`wire.header.fast_encode.pull_parts`).
+
+        Returns the frame, the next queue offset, the number of records and their bytes.  None where
+        `get` has to say what the queue has: without the core or a wanted message, and where bytes
+        are not in memory or not sound.
+        """
+        if not self._is_open:
+            return None
+        self._check_files()
+        return self._reader.answer(
+            topic, queue_id, queue_offset, max_count, max_bytes, codes, parts, opaque
+        )
+
+    def _check_files(self) -> None:
+        """Once a millisecond: do not read through windows of files that something has cut."""
+        now_ms = self._clock()
+        if now_ms != self._checked_get_ms:
+            self._checked_get_ms = now_ms
+            self._log.check_windows()
+            if self._log.is_active_file_cut():
+                self._upkeep.leave_cut_file()
 
     def extend_queues(
         self, bitmaps: Callable[[str], Callable[[bytes], bytes | None] | None]

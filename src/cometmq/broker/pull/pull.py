@@ -16,6 +16,7 @@ import msgspec
 from cometmq.broker.base.state import FAQ, BrokerState, Refusal, answer
 from cometmq.broker.pull.filters import FilterService, RecordFilter
 from cometmq.broker.pull.hold import HeldPull, PullHold, PullRequest
+from cometmq.broker.pull.pull_plans import PULL_BYTES_MAX, pull_front
 from cometmq.codec.stored_message import PHYSICAL_OFFSET_POSITION
 from cometmq.core.filter.tag_filter import filter_codes, is_tag_type, parse_subscription
 from cometmq.errors import RemoteProtocolError, ResponseCode, StoreError
@@ -30,7 +31,7 @@ from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.offsets import ConsumerOffset
 from cometmq.model.topic import TopicConfig
 from cometmq.net.env import physical_memory_bytes
-from cometmq.net.server import ServerConnection
+from cometmq.net.server import Front, ServerConnection
 from cometmq.store.base.results import ColdRead, GetResult, GetStatus
 from cometmq.wire.command.command import FLAG_ONEWAY
 from cometmq.wire.header.fast_decode import PullCommand
@@ -60,8 +61,6 @@ _CODE_OF_STATUS: Final = {
 asks for: 0 waits there, any other has moved."""
 _HEAD_BYTES: Final = PHYSICAL_OFFSET_POSITION + 8
 _MEMORY_BYTES: Final = physical_memory_bytes()
-_BYTES_MAX: Final = 12 * 1024 * 1024
-"""The most a client may ask for in maxMsgBytes: a frame ends at 16 MiB."""
 
 
 @lru_cache(maxsize=4096)
@@ -85,6 +84,10 @@ class PullProcessor:
             ),
             self._has_wanted,
         )
+
+    def front(self) -> Front | None:
+        """Return what serves pulls by the native core; None where it is not there."""
+        return pull_front(self._state, self.check)
 
     def pull(self, request: PullRequest, connection: ServerConnection, now_ms: int) -> Frame:
         """Serve a pull; None when it was held or waits for cold bytes."""
@@ -250,7 +253,7 @@ class PullProcessor:
                 header.queue_id,
                 header.queue_offset,
                 header.max_msg_nums,
-                _BYTES_MAX if not wanted_bytes or wanted_bytes < 0 else wanted_bytes,
+                PULL_BYTES_MAX if not wanted_bytes or wanted_bytes < 0 else wanted_bytes,
                 codes,
                 None if filtered is None else filtered.matches,
                 None if filtered is None else filtered.hint,

@@ -75,9 +75,13 @@ class HeartbeatOutcome:
 
 
 class ConsumerGroups(Generic[K]):
-    """Every consumer group with a member, and the groups that ever shared a topic's messages."""
+    """Every consumer group with a member, and the groups that ever shared a topic's messages.
+
+    Every change of a group, of its settings or of its subscriptions moves `revision`.
+    """
 
     def __init__(self) -> None:
+        self.revision = 0
         self._groups: dict[str, ConsumerGroup[K]] = {}
         self._joined: dict[K, dict[str, None]] = {}
         self._seen: dict[str, dict[str, None]] = {}
@@ -124,6 +128,8 @@ class ConsumerGroups(Generic[K]):
         if entry is None:
             entry = ConsumerGroup(group, consume_type, message_model, consume_from_where)
             self._groups[group] = entry
+            self.revision += 1
+        self.revision += entry.message_model is not message_model
         entry.consume_type = consume_type
         entry.message_model = message_model
         entry.consume_from_where = consume_from_where
@@ -132,7 +138,9 @@ class ConsumerGroups(Generic[K]):
         joined = self._join(entry, key, member)
         if subscriptions is None:
             return HeartbeatOutcome(joined, not entry.subscriptions, is_fingerprint_new)
+        present = dict(entry.subscriptions)
         topics_changed = _replace_subscriptions(entry.subscriptions, subscriptions)
+        self.revision += entry.subscriptions != present
         if (joined or topics_changed) and not entry.is_broadcast:
             for topic in entry.subscriptions:
                 self._seen.setdefault(topic, {})[group] = None
@@ -152,6 +160,7 @@ class ConsumerGroups(Generic[K]):
             return False
         if not entry.members:
             del self._groups[group]
+            self.revision += 1
         return True
 
     def leave_all(self, key: K) -> list[str]:

@@ -47,6 +47,17 @@ PyDoc_STRVAR(gather_records_doc,
              "where Python has to read.  `codes` are the wanted tag codes, None for all; `read` is\n"
              "called with physical offset and size and returns the bytes, or None.");
 
+PyDoc_STRVAR(answer_pull_doc,
+             "answer_pull(units, first, count, codes, max_count, max_bytes, span_max, read, parts,\n"
+             "            opaque, queue_offset, min_offset, max_offset)\n--\n\n"
+             "Gather records as gather_records does, and write the frame of the answer: (frame,\n"
+             "their number, examined units, their bytes), or None where Python has to read.");
+
+PyDoc_STRVAR(read_pull_doc,
+             "read_pull(data, position)\n--\n\n"
+             "Read the frame of a pull: (end, key, serialization type, opaque, queue offset, commit\n"
+             "offset, count, bytes), or None.  Pulls with one key pass the same checks.");
+
 PyDoc_STRVAR(cut_messages_doc,
              "cut_messages(buffer, queue, type)\n--\n\n"
              "Make a message of each record: a list of type(queue, queue offset, size, buffer,\n"
@@ -103,6 +114,7 @@ PyDoc_STRVAR(check_entries_doc,
 
 static PyMethodDef functions[] = {
     {"advance_queues", advance_queues, METH_VARARGS, advance_queues_doc},
+    {"answer_pull", answer_pull, METH_VARARGS, answer_pull_doc},
     {"check_entries", check_entries, METH_VARARGS, check_entries_doc},
     {"cut_messages", cut_messages, METH_VARARGS, cut_messages_doc},
     {"decode_columns", decode_columns, METH_VARARGS, decode_columns_doc},
@@ -112,6 +124,7 @@ static PyMethodDef functions[] = {
     {"gather_records", gather_records, METH_VARARGS, gather_records_doc},
     {"hash_keys", hash_keys, METH_O, hash_keys_doc},
     {"link_entries", link_entries, METH_VARARGS, link_entries_doc},
+    {"read_pull", read_pull_request, METH_VARARGS, read_pull_doc},
     {"record_body", record_body, METH_VARARGS, record_body_doc},
     {"record_property", record_property, METH_VARARGS, record_property_doc},
     {"scan_records", scan_records, METH_VARARGS, scan_records_doc},

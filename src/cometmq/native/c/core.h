@@ -39,6 +39,15 @@ PyObject *advance_queues(PyObject *module, PyObject *arguments);
 /* gather_records(units, first, count, codes, max_count, max_bytes, span_max, read): records.c. */
 PyObject *gather_records(PyObject *module, PyObject *arguments);
 
+/* answer_pull(units, first, count, codes, max_count, max_bytes, span_max, read, parts, opaque,
+ * queue_offset, min_offset, max_offset) -> (frame, records, examined units, record bytes):
+ * records.c. */
+PyObject *answer_pull(PyObject *module, PyObject *arguments);
+
+/* read_pull(data, position) -> (end, key, serialize_type, opaque, queue_offset, commit_offset,
+ * max_count, max_bytes): pulls.c. */
+PyObject *read_pull_request(PyObject *module, PyObject *arguments);
+
 /* cut_messages(buffer, queue, type) -> list of messages: messages.c. */
 PyObject *cut_messages(PyObject *module, PyObject *arguments);
 

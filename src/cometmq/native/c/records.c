@@ -1,4 +1,5 @@
-/* gather_records: the records of a pull, from the units of a queue to one body.
+/* gather_records: the records of a pull, from the units of a queue to one body; answer_pull: the
+ * same to the frame of the answer.
  *
  * It chooses units by count, size and tag code as `select_units` of store/log/record_runs.py does,
  * asks Python for the bytes of the log around their records, compares each record with its unit,
@@ -8,6 +9,8 @@
  */
 #define PY_SSIZE_T_CLEAN
 #include "core.h"
+
+#include "pull_answer.h"
 
 enum {
     UNIT_BYTES = 20,
@@ -187,16 +190,20 @@ static int choose(Gathering *gathering, PyObject *units, Py_ssize_t first, Py_ss
     return result;
 }
 
-static PyObject *gather(Gathering *gathering, PyObject *read, long long span_max) {
+/* The bytes of the log around the records; None stops. */
+static PyObject *read_around(const Gathering *gathering, PyObject *read, long long span_max) {
+    int64_t span = gathering->end - gathering->start;
+    if (span > span_max && span != gathering->byte_count)
+        Py_RETURN_NONE;
+    return PyObject_CallFunction(read, "LL", (long long)gathering->start, (long long)span);
+}
+
+static PyObject *gather(const Gathering *gathering, PyObject *read, long long span_max) {
     PyObject *body;
     if (gathering->count == 0)
         body = PyBytes_FromStringAndSize(NULL, 0);
     else {
-        int64_t span = gathering->end - gathering->start;
-        if (span > span_max && span != gathering->byte_count)
-            Py_RETURN_NONE;
-        PyObject *around = PyObject_CallFunction(read, "LL", (long long)gathering->start,
-                                                 (long long)span);
+        PyObject *around = read_around(gathering, read, span_max);
         if (around == NULL)
             return NULL;
         body = body_of(gathering, around);
@@ -208,25 +215,106 @@ static PyObject *gather(Gathering *gathering, PyObject *read, long long span_max
                          (Py_ssize_t)gathering->examined);
 }
 
+/* The frame of an answer: its head, then the records; None: stop. */
+static PyObject *frame_of(const Gathering *gathering, Span head, PyObject *around) {
+    Py_buffer bytes;
+    if (around == Py_None)
+        Py_RETURN_NONE;
+    if (PyObject_GetBuffer(around, &bytes, PyBUF_SIMPLE) < 0)
+        return NULL;
+    PyObject *frame = NULL;
+    size_t body_bytes = (size_t)gathering->byte_count;
+    if (bytes.len != gathering->end - gathering->start)
+        frame = Py_NewRef(Py_None);
+    else
+        frame = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(head.size + body_bytes));
+    if (frame != NULL && frame != Py_None) {
+        uint8_t *body = put_span((uint8_t *)PyBytes_AsString(frame), head);
+        if (!copy_records(gathering, (Span){bytes.buf, (size_t)bytes.len}, body)) {
+            Py_DECREF(frame);
+            frame = Py_NewRef(Py_None);
+        }
+    }
+    PyBuffer_Release(&bytes);
+    return frame;
+}
+
+static PyObject *answer(const Gathering *gathering, PyObject *read, long long span_max,
+                        PyObject *parts, PullAnswer *pull) {
+    Buffer head = {0};
+    PyObject *frame = NULL;
+    if (gathering->count == 0)
+        Py_RETURN_NONE;
+    PyObject *around = read_around(gathering, read, span_max);
+    if (around == NULL)
+        return NULL;
+    pull->next_offset += (int64_t)gathering->examined;
+    pull->body_bytes = gathering->byte_count;
+    int is_put = put_pull_head(&head, parts, pull);
+    if (is_put == 1)
+        frame = frame_of(gathering, buffer_span(&head), around);
+    else if (is_put == 0)
+        frame = Py_NewRef(Py_None);
+    buffer_free(&head);
+    Py_DECREF(around);
+    if (frame == NULL || frame == Py_None)
+        return frame;
+    return Py_BuildValue("(NnnL)", frame, (Py_ssize_t)gathering->count,
+                         (Py_ssize_t)gathering->examined, (long long)gathering->byte_count);
+}
+
+/* Choose the records; 1: done, 0: stop, -1: an exception. */
+static int open_gathering(Gathering *gathering, PyObject *units, Py_ssize_t first,
+                          Py_ssize_t count, PyObject *codes, long long max_count,
+                          long long max_bytes) {
+    if (max_count < 1) {
+        PyErr_SetString(PyExc_ValueError, "at least one record has to be asked for");
+        return -1;
+    }
+    gathering->max_count = (size_t)max_count;
+    gathering->max_bytes = max_bytes;
+    int is_chosen = take_codes(gathering, codes);
+    return is_chosen == 1 ? choose(gathering, units, first, count) : is_chosen;
+}
+
 PyObject *gather_records(PyObject *module, PyObject *arguments) {
     (void)module;
-    PyObject *units, *codes, *read;
+    PyObject *units, *codes, *read, *result = NULL;
     Py_ssize_t first, count;
     long long max_count, max_bytes, span_max;
     if (!PyArg_ParseTuple(arguments, "OnnOLLLO", &units, &first, &count, &codes, &max_count,
                           &max_bytes, &span_max, &read))
         return NULL;
-    if (max_count < 1) {
-        PyErr_SetString(PyExc_ValueError, "gather_records() got an argument that is out of range");
-        return NULL;
-    }
-    Gathering gathering = {.max_count = (size_t)max_count, .max_bytes = max_bytes};
-    PyObject *result = NULL;
-    int is_chosen = take_codes(&gathering, codes);
-    if (is_chosen == 1)
-        is_chosen = choose(&gathering, units, first, count);
+    Gathering gathering = {0};
+    int is_chosen = open_gathering(&gathering, units, first, count, codes, max_count, max_bytes);
     if (is_chosen == 1)
         result = gather(&gathering, read, span_max);
+    else if (is_chosen == 0)
+        result = Py_NewRef(Py_None);
+    buffer_free(&gathering.picks);
+    return result;
+}
+
+PyObject *answer_pull(PyObject *module, PyObject *arguments) {
+    (void)module;
+    PyObject *units, *codes, *read, *parts, *result = NULL;
+    Py_ssize_t first, count;
+    long long max_count, max_bytes, span_max, next_offset, min_offset, max_offset;
+    int opaque;
+    if (!PyArg_ParseTuple(arguments, "OnnOLLLOO!iLLL", &units, &first, &count, &codes, &max_count,
+                          &max_bytes, &span_max, &read, &PyTuple_Type, &parts, &opaque,
+                          &next_offset, &min_offset, &max_offset))
+        return NULL;
+    Gathering gathering = {0};
+    PullAnswer pull = {
+        .opaque = opaque,
+        .next_offset = next_offset,
+        .min_offset = min_offset,
+        .max_offset = max_offset,
+    };
+    int is_chosen = open_gathering(&gathering, units, first, count, codes, max_count, max_bytes);
+    if (is_chosen == 1)
+        result = answer(&gathering, read, span_max, parts, &pull);
     else if (is_chosen == 0)
         result = Py_NewRef(Py_None);
     buffer_free(&gathering.picks);

@@ -107,6 +107,7 @@ class MessageReader:
         self._mender = mender
         self._runs = RecordRuns(log)
         self._gather_natively = native.gather_records
+        self._answer_natively = native.answer_pull
         self._count_max = config.transfer_count_max
         self._bytes_max = config.transfer_bytes_max
         self._filter_units = config.filter_units_max
@@ -191,6 +192,67 @@ class MessageReader:
         except _Cold as cold:
             return ColdRead([cold.read])
 
+    def answer(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_count: int,
+        max_bytes: int,
+        codes: frozenset[int] | None,
+        parts: tuple[bytes, ...],
+        opaque: int,
+    ) -> tuple[bytes, int, int, int] | None:
+        """See `MessageStore.answer`."""
+        queue = self._queues.find(topic, queue_id)
+        if (
+            queue is None
+            or self._answer_natively is None
+            or queue.min_checked_at != self._log.min_offset
+        ):
+            return None
+        first, end = queue.min, queue.visible
+        if not first <= queue_offset < end:
+            return None
+        max_count = max(1, min(max_count, self._count_max))
+        count = min(end - queue_offset, max_count if codes is None else self._filter_units)
+        units = self._resident_units(queue, queue_offset, count)
+        if units is None:
+            return None
+        answered = self._answer_natively(
+            *units,
+            count,
+            codes,
+            max_count,
+            min(max_bytes, self._bytes_max),
+            SPAN_BYTES_MAX,
+            self._runs.resident,
+            parts,
+            opaque,
+            queue_offset,
+            first,
+            end,
+        )
+        if answered is None:
+            return None
+        frame, number, examined, byte_count = answered
+        return frame, queue_offset + examined, number, byte_count
+
+    def _resident_units(
+        self, queue: ConsumeQueue, queue_offset: int, count: int
+    ) -> tuple[bytes | bytearray, int] | None:
+        """Return bytes with these units and the number of the first one in them.
+
+        Returns None when they are not in memory.
+        """
+        start = queue_offset - queue.written
+        if start >= 0:
+            return queue.tail, start
+        resident = self._queues.units(queue, queue_offset, count, may_block=False)
+        if resident is None or len(resident) < count * CQ_UNIT_BYTES:
+            return None
+        return resident, 0
+
     def _get_quickly(
         self,
         queue: ConsumeQueue,
@@ -205,13 +267,10 @@ class MessageReader:
         count = end - queue_offset
         limit = max_count if codes is None else self._filter_units
         count = min(count, limit)
-        start = queue_offset - queue.written
-        raw: bytes | bytearray = queue.tail
-        if start < 0:
-            resident = self._queues.units(queue, queue_offset, count, may_block=False)
-            if resident is None or len(resident) < count * CQ_UNIT_BYTES:
-                return None
-            raw, start = resident, 0
+        units = self._resident_units(queue, queue_offset, count)
+        if units is None:
+            return None
+        raw, start = units
         if self._gather_natively is not None:
             gathered = self._gather_natively(
                 raw, start, count, codes, max_count, max_bytes, SPAN_BYTES_MAX, self._runs.resident

@@ -41,6 +41,7 @@ from cometmq.wire.command.lenient import decode_ext_lenient
 
 __all__ = [
     "BINARY",
+    "BINARY_HEAD_BYTES",
     "FLAG_ONEWAY",
     "FLAG_RESPONSE",
     "FRAME_BYTES_MAX",
@@ -79,7 +80,7 @@ _BINARY_HEAD: Final = struct.Struct(
     "i"  # flag
     "i"  # remark bytes
 )
-_BINARY_HEAD_BYTES: Final = 17
+BINARY_HEAD_BYTES: Final = 17
 _INT: Final = struct.Struct(">i")
 _HEADER_BYTES_MAX: Final = 0xFFFFFF
 
@@ -430,19 +431,19 @@ def decode_binary_header(header: bytes) -> RemotingCommand:
     Raises:
         RemoteProtocolError: a field leaves the header; the text names it.
     """
-    if len(header) < _BINARY_HEAD_BYTES + 4:
+    if len(header) < BINARY_HEAD_BYTES + 4:
         raise RemoteProtocolError(
-            f"a binary header has at least {_BINARY_HEAD_BYTES + 4} bytes, got {len(header)}"
+            f"a binary header has at least {BINARY_HEAD_BYTES + 4} bytes, got {len(header)}"
         )
     code, language, version, opaque, flag, remark_bytes = _BINARY_HEAD.unpack_from(header, 0)
-    remark_end = _BINARY_HEAD_BYTES + remark_bytes
+    remark_end = BINARY_HEAD_BYTES + remark_bytes
     if remark_bytes < 0 or remark_end + 4 > len(header):
         raise RemoteProtocolError(
             f"the remark of {remark_bytes} bytes does not fit a binary header of {len(header)}"
         )
     remark = None
     if remark_bytes:
-        remark = header[_BINARY_HEAD_BYTES:remark_end].decode("utf-8", "replace")
+        remark = header[BINARY_HEAD_BYTES:remark_end].decode("utf-8", "replace")
     (ext_bytes,) = _INT.unpack_from(header, remark_end)
     position = remark_end + 4
     if ext_bytes < 0 or position + ext_bytes > len(header):

@@ -12,10 +12,11 @@ from typing import Final
 
 import msgspec
 
-from cometmq.errors import LocalProtocolError
+from cometmq.errors import LocalProtocolError, ResponseCode
 from cometmq.wire.command.codes import LANGUAGE, VERSION, RequestCode
 from cometmq.wire.command.command import (
     BINARY,
+    BINARY_HEAD_BYTES,
     FRAME_BYTES_MAX,
     FRAME_HEAD,
     JSON,
@@ -31,6 +32,7 @@ __all__ = [
     "SendResponseEncoder",
     "encode_pull_response",
     "json_frame_head",
+    "pull_parts",
 ]
 
 _REQUEST_TAIL: Final = b'"},"flag":%%d,"language":"%b","opaque":%%d,"version":%d}' % (
@@ -38,6 +40,9 @@ _REQUEST_TAIL: Final = b'"},"flag":%%d,"language":"%b","opaque":%%d,"version":%d
     VERSION,
 )
 _OPAQUE_MARK: Final = 1_234_567_890
+_BINARY_OPAQUE_POSITION: Final = 5
+_OFFSET_MARKS: Final = (10**18 + 1, 10**18 + 2, 10**18 + 3)
+"""Next, min and max; no flag is so large."""
 _RESPONSE_MIDDLE: Final = f'}},"flag":1,"language":"{LANGUAGE}","opaque":'
 _TAIL_TEXT: Final = f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
 _READY_HEADS: Final = 1024
@@ -245,6 +250,48 @@ def encode_pull_response(
     _check_length(length)
     head = FRAME_HEAD.pack(length, header_bytes) + header
     return [head, *chunks]
+
+
+def pull_parts(serialize_type: int, topic_sys_flag: int, group_sys_flag: int) -> tuple[bytes, ...]:
+    """Return the constant parts of the headers of answers to pulls that found messages.
+
+    A JSON header has the queue offsets ``max``, ``min`` and ``next`` and the opaque between its
+    five parts.  A binary header has the opaque behind the first part and the length of its ext
+    fields behind the second; ``next``, ``min`` and ``max``, each behind its length, follow the
+    third to fifth part.
+    """
+    (head,) = encode_pull_response(
+        _OPAQUE_MARK,
+        serialize_type,
+        ResponseCode.SUCCESS,
+        "FOUND",
+        *_OFFSET_MARKS,
+        topic_sys_flag=topic_sys_flag,
+        group_sys_flag=group_sys_flag,
+    )
+    header = bytes(head)[FRAME_HEAD.size :]
+    marks = [b"%d" % mark for mark in _OFFSET_MARKS]
+    if serialize_type != BINARY:
+        # Only the opaque is a number without quotes.
+        *parts, start, end = _split(header, [marks[2], marks[1], marks[0], b":%d" % _OPAQUE_MARK])
+        return *parts, start + b":", end
+    first, *parts = _split(header, [len(mark).to_bytes(4, "big") + mark for mark in marks])
+    remark_end = BINARY_HEAD_BYTES + len("FOUND")
+    return (
+        first[:_BINARY_OPAQUE_POSITION],
+        first[_BINARY_OPAQUE_POSITION + 4 : remark_end],
+        first[remark_end + 4 :],
+        *parts,
+    )
+
+
+def _split(text: bytes, marks: Sequence[bytes]) -> tuple[bytes, ...]:
+    """Return what stands before, between and behind marks."""
+    parts = []
+    for mark in marks:
+        part, text = text.split(mark)
+        parts.append(part)
+    return (*parts, text)
 
 
 def _check_length(length: int) -> None:
