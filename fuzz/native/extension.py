@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import mmap
 import os
 import random
 import struct
@@ -76,6 +77,7 @@ class Fuzzer:
         loader.exec_module(self.core)
         self.scarce = ctypes.c_int.in_dll(ctypes.CDLL(path), "calls_until_scarce")
         self.frames = [file.read_bytes() for file in sorted(corpus.iterdir())]
+        self.mapping = mmap.mmap(-1, 2 << 20)
         self.pulls = [frame for frame in self.frames if b"queueOffset" in frame]
         self.chance = random.Random(seed)
         self.current = os.open(current, os.O_CREAT | os.O_RDWR | os.O_TRUNC)
@@ -89,6 +91,7 @@ class Fuzzer:
             self.run_gather_records,
             self.run_answer_pull,
             self.run_read_pull,
+            self.run_is_resident,
             *[self.run_copy] * 2,
             self.run_scan_records,
             self.run_check_entries,
@@ -326,6 +329,18 @@ class Fuzzer:
             self.pulls_read += 1
             assert position < pull[0] <= len(data)
             assert 32 <= len(pull[1]) < pull[0] - position + 32
+
+    def run_is_resident(self) -> None:
+        """Positions in and around a mapping, and memory that is none."""
+        chance = self.chance
+        memory = chance.choice((self.mapping,) * 9 + (b"bytes", bytearray(9000), 7))
+        position, size = (
+            chance.choice((0, 1, 4095, 4096, 8191, chance.randrange(1 << 21), -1, 1 << 62))
+            for _ in range(2)
+        )
+        self.tell(b"%d %d" % (position, size))
+        if self.core.is_resident(memory, position, size):
+            assert 0 <= position <= position + size <= len(memory)
 
     def gather(self, entry: Any, *more: Any) -> tuple[Any, int, int]:
         """Give units to an entry point: its result, the most records, the number of units."""

@@ -43,6 +43,7 @@ __all__ = [
     "gather_records",
     "hash_keys",
     "link_entries",
+    "is_resident",
     "read_pull",
     "record_body",
     "record_property",
@@ -368,6 +369,8 @@ advance_queues: Callable[[list[RunQueue], bool, Callable[..., None], int], None]
 first position and store time for those that are not dirty; c/run_queues.c."""
 gather_records: _GatherRecords | None = None
 answer_pull: _AnswerPull | None = None
+is_resident: Callable[[memoryview, int, int], bool] | None = None
+"""Whether bytes of a mapped file, from a position on, are in memory; c/resident.c."""
 read_pull: _ReadPull | None = None
 cut_messages: _CutMessages | None = None
 decode_columns: _DecodeColumns | None = None
@@ -394,6 +397,7 @@ else:
             _core.cut_messages, _core.decode_record, _core.record_body,
         )  # fmt: skip
         answer_pull, read_pull = _core.answer_pull, _core.read_pull
+        is_resident = _core.is_resident
         encode_send_request, take_send_answers = _core.encode_send_request, _core.take_send_answers
         scan_records, check_entries = _core.scan_records, _core.check_entries
         record_property = _core.record_property

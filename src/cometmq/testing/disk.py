@@ -587,10 +587,28 @@ class SimLogFile(SimRandomFile):
     def map_for_reading(self, position: int, length: int) -> memoryview:
         return self.map(position, length).toreadonly()
 
+    def map_resident(self, position: int, length: int) -> SimWindow:
+        return SimWindow(self, position, length)
+
     def unmap(self, mapping: Mapping) -> bool:
         assert isinstance(mapping, memoryview)
         mapping.release()
         return True
+
+
+class SimWindow:
+    """A part of a log file for reads; each passes the same faults as a read of the file."""
+
+    def __init__(self, file: SimLogFile, start: int, length: int) -> None:
+        self._file = file
+        self._start = start
+        self._end = start + length
+
+    def view(self, position: int, length: int) -> memoryview | None:
+        if not self._start <= position <= self._end - length:
+            return None
+        data = self._file.read_resident(position, length)
+        return None if data is None or len(data) != length else memoryview(data)
 
 
 class SimLock:

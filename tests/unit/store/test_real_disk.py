@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.unit.store.stores import InlineWorkers, Rig
 
+from cometmq import native
+from cometmq.codec.stored_message import decode_messages
 from cometmq.errors import DiskFull, StoreCorrupt, StoreLocked
+from cometmq.model.offsets import PhysicalOffset
 from cometmq.store.base.disk import MAP_GRANULARITY, RealDisk
 from cometmq.store.offline.verify import verify_store
 
@@ -126,6 +129,105 @@ def test_memory_is_resident(disk: RealDisk, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr("cometmq.store.base.disk._RWF_NOWAIT", 1 << 30)
         file = disk.open_random(f"{folder}/f", 100, create=False)
         assert file.read_resident(5, 5) == b"hello"
+
+
+@pytest.mark.skipif(native.is_resident is None, reason=native.describe())
+def test_resident_windows(disk: RealDisk, tmp_path: Path) -> None:
+    """A window shows what is in memory, and nothing of a file that was cut: that would kill."""
+    size = 4 * MAP_GRANULARITY
+    path = tmp_path / "log"
+    file = disk.open_log(str(path), size, create=True)
+    file.write(0, bytes(range(256)) * (size // 256))
+    window = file.map_resident(MAP_GRANULARITY, size)
+    assert window is not None
+    last = size - MAP_GRANULARITY
+    for position, length in ((MAP_GRANULARITY, 5), (last - 3, 9), (size - 5, 5), (last, 4096)):
+        # All of it was just written.
+        assert window.view(position, length) == file.read(position, length)
+    for position, length in (
+        (0, 5),
+        (MAP_GRANULARITY - 1, 5),
+        (size - 4, 5),
+        (size, 1),
+        (last, -1),
+    ):
+        assert window.view(position, length) is None
+    view = window.view(last - 8, 8)
+    assert view is not None
+    path.unlink()
+    assert window.view(last - 8, 8) == view == bytes(range(248, 256))
+    file.resize(last)
+    assert window.view(last, 5) is None
+    assert window.view(last - 8, 8) is None
+    assert file.map_resident(0, size) is None
+
+
+@pytest.mark.skipif(native.is_resident is None, reason=native.describe())
+def test_no_resident_window_without_an_answer(
+    disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A descriptor for reading only, or no core: nothing says what is in memory."""
+    path = tmp_path / "log"
+    disk.open_log(str(path), MAP_GRANULARITY, create=True).close()
+    whole = disk.open_log(str(path), MAP_GRANULARITY, create=False)
+    assert whole.map_resident(0, MAP_GRANULARITY) is not None
+    opened = os.open
+    monkeypatch.setattr(os, "open", lambda name, flags: opened(name, flags & ~os.O_RDWR))
+    read_only = disk.open_log(str(path), MAP_GRANULARITY, create=False)
+    assert read_only.map_resident(0, MAP_GRANULARITY) is None
+    monkeypatch.setattr(native, "is_resident", None)
+    assert whole.map_resident(0, MAP_GRANULARITY) is None
+
+
+@pytest.mark.skipif(native.is_resident is None, reason=native.describe())
+def test_pulls_read_windows_that_expire_with_their_file(disk: RealDisk, tmp_path: Path) -> None:
+    """Old records are read through windows; retention and idle time drop them."""
+    rig = Rig(disk, root=str(tmp_path / "store"), windows_kept=0)
+    for number in range(400):
+        rig.put("T", 0, b"%0200d" % number)
+    rig.tick(1000)
+    rig.reopen()
+    log = rig.store._log
+    maps: list[int] = []
+    for mapped in log.files:
+        map_resident = mapped.file.map_resident
+
+        def counted(position: int, length: int, file_map: Any = map_resident) -> Any:
+            maps.append(length)
+            return file_map(position, length)
+
+        mapped.file = Counted(mapped.file, counted)  # type: ignore[assignment]
+    first = log.files[0]
+    for queue_offset in (0, 5):
+        records = decode_messages(b"".join(rig.get("T", 0, queue_offset).chunks))
+        bodies = [b"%0200d" % number for number in range(queue_offset, queue_offset + 32)]
+        assert [record.body for record in records] == bodies
+    assert maps == [first.size]
+    window = log._read_windows[0].resident
+    assert window is not None
+    rig.store._retention.drop_files(1)
+    assert 0 not in log._read_windows
+    assert log.view_resident(PhysicalOffset(0), 8) is None
+    # A reader that still has the window reads the deleted file.
+    assert window.view(4, 4) == b"\xda\xa3\x20\xa7"
+    start = log.files[0].start
+    assert log.view_resident(PhysicalOffset(start), 8) is not None
+    log.unmap_retired()
+    assert start in log._read_windows
+    log.unmap_retired()
+    assert start not in log._read_windows
+    rig.store.close()
+
+
+class Counted:
+    """A file whose read windows are counted."""
+
+    def __init__(self, file: Any, map_resident: Any) -> None:
+        self._file = file
+        self.map_resident = map_resident
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 def test_names(disk: RealDisk, tmp_path: Path) -> None:

@@ -58,6 +58,10 @@ PyDoc_STRVAR(read_pull_doc,
              "Read the frame of a pull: (end, key, serialization type, opaque, queue offset, commit\n"
              "offset, count, bytes), or None.  Pulls with one key pass the same checks.");
 
+PyDoc_STRVAR(is_resident_doc,
+             "is_resident(mapping, position, size)\n--\n\n"
+             "Say whether bytes of a mapped file are in memory; False where they lie outside.");
+
 PyDoc_STRVAR(cut_messages_doc,
              "cut_messages(buffer, queue, type)\n--\n\n"
              "Make a message of each record: a list of type(queue, queue offset, size, buffer,\n"
@@ -124,6 +128,7 @@ static PyMethodDef functions[] = {
     {"gather_records", gather_records, METH_VARARGS, gather_records_doc},
     {"hash_keys", hash_keys, METH_O, hash_keys_doc},
     {"link_entries", link_entries, METH_VARARGS, link_entries_doc},
+    {"is_resident", is_resident, METH_VARARGS, is_resident_doc},
     {"read_pull", read_pull_request, METH_VARARGS, read_pull_doc},
     {"record_body", record_body, METH_VARARGS, record_body_doc},
     {"record_property", record_property, METH_VARARGS, record_property_doc},

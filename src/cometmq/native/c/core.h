@@ -48,6 +48,9 @@ PyObject *answer_pull(PyObject *module, PyObject *arguments);
  * max_count, max_bytes): pulls.c. */
 PyObject *read_pull_request(PyObject *module, PyObject *arguments);
 
+/* is_resident(mapping, position, size) -> bool: resident.c. */
+PyObject *is_resident(PyObject *module, PyObject *arguments);
+
 /* cut_messages(buffer, queue, type) -> list of messages: messages.c. */
 PyObject *cut_messages(PyObject *module, PyObject *arguments);
 

@@ -36,6 +36,7 @@ import struct
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from cometmq import native
 from cometmq.errors import DiskFull, StoreCorrupt, StoreLocked
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ __all__ = [
     "Mapping",
     "RandomFile",
     "RealDisk",
+    "ResidentWindow",
     "StoreLock",
     "Workers",
     "make_durable_directory",
@@ -112,6 +114,16 @@ class RandomFile(Protocol):
     def close(self) -> None: ...
 
 
+class ResidentWindow(Protocol):
+    """A part of a log file, mapped for reads that must not block; the last reference unmaps it."""
+
+    def view(self, position: int, length: int) -> memoryview | None:
+        """Return bytes at a position of the file, without a copy.
+
+        None where they are not in memory, or no longer in the file.
+        """
+
+
 class LogFile(RandomFile, Protocol):
     """A file whose blocks are reserved, so that storing through a mapping cannot fault."""
 
@@ -124,6 +136,12 @@ class LogFile(RandomFile, Protocol):
 
     def map_for_reading(self, position: int, length: int) -> Mapping:
         """As `map`, read-only and with read-ahead; the last reference unmaps it."""
+
+    def map_resident(self, position: int, length: int) -> ResidentWindow | None:
+        """Map a part of the file for reads that must not block, from a multiple of MAP_GRANULARITY.
+
+        None where nothing tells what is in memory, and when something outside has cut the file.
+        """
 
     def unmap(self, mapping: Mapping) -> bool:
         """Unmap a window; return False while a memoryview of it exists."""
@@ -341,6 +359,34 @@ class _RealFile:
             os.close(fd)
 
 
+class _RealWindow:
+    """A mapped part of a file.
+
+    Before each read the file is asked for its end, since a step beyond it kills the process, and
+    the kernel for the pages that are in memory.
+    """
+
+    __slots__ = ("_file", "_is_resident", "_start", "_view")
+
+    def __init__(
+        self,
+        file: _RealLogFile,
+        mapping: mmap.mmap,
+        start: int,
+        is_resident: Callable[[memoryview, int, int], bool],
+    ) -> None:
+        self._file = file
+        self._view = memoryview(mapping)
+        self._start = start
+        self._is_resident = is_resident
+
+    def view(self, position: int, length: int) -> memoryview | None:
+        start = position - self._start
+        if not self._file.is_whole() or not self._is_resident(self._view, start, length):
+            return None
+        return self._view[start : start + length]
+
+
 class _RealLogFile(_RealFile):
     """A file from which windows can be mapped."""
 
@@ -349,6 +395,13 @@ class _RealLogFile(_RealFile):
     def __init__(self, path: str, fd: int, length: int) -> None:
         super().__init__(path, fd)
         self._length = length
+
+    def is_whole(self) -> bool:
+        """Whether the file has at least its length.
+
+        Nothing reads at the descriptor's own position, and this is a third of the cost of `size`.
+        """
+        return os.lseek(self._fd, 0, os.SEEK_END) >= self._length
 
     def _check_whole(self) -> None:
         present = self.size()
@@ -362,6 +415,17 @@ class _RealLogFile(_RealFile):
         self._check_whole()
         size = min(length, self._length - position)
         return mmap.mmap(self._fd, size, offset=position, access=mmap.ACCESS_READ)
+
+    def map_resident(self, position: int, length: int) -> ResidentWindow | None:
+        # For a file that this process may not write, Linux says that all is in memory.
+        is_writable = fcntl.fcntl(self._fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
+        if native.is_resident is None or not is_writable:
+            return None
+        try:
+            mapping = self.map_for_reading(position, length)
+        except (StoreCorrupt, OSError):
+            return None
+        return _RealWindow(self, mapping, position, native.is_resident)
 
     def map(self, position: int, length: int) -> mmap.mmap:
         self._check_whole()

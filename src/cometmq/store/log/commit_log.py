@@ -16,7 +16,11 @@ next file in the store's root, under a name that Java ignores; it is renamed whe
 Records are written with pwrite, into blocks that are reserved, and read through a window of some
 megabytes, mapped where the last record ended.  Older windows stay mapped for readers for a while;
 then a worker unmaps them.  Unmapping a whole file would stall the loop, unmapping a window does
-not.  Records outside the windows are read with pread.
+not.
+
+Records outside these windows are read through other ones, mapped for reading only, as far as their
+bytes are in memory, and else with pread.  Such a window goes when it was not used for a while, when
+its file expires, and when others are needed; the last reader unmaps it.
 
 Durable when: a record survives the process when `CommitLog.write` has returned; it survives a
 power cut when `MappedFile.file.sync` has (flush.py).
@@ -36,12 +40,16 @@ if TYPE_CHECKING:
 
     from cometmq.model.offsets import PhysicalOffset
     from cometmq.store.base.config import StoreConfig
-    from cometmq.store.base.disk import Disk, LogFile, Mapping, Workers
+    from cometmq.store.base.disk import Disk, LogFile, Mapping, ResidentWindow, Workers
 
 __all__ = ["CommitLog", "MappedFile", "log_file_name"]
 
 _LOG: Final = logging.getLogger("cometmq.store")
 NEXT_FILE_NAME: Final = "cometmq.next"
+_READ_WINDOW_BYTES: Final = 8 << 20
+# A window maps this much more, so that records that begin in it end in it.
+_READ_OVERLAP_BYTES: Final = 1 << 20
+_READ_WINDOWS_MAX: Final = 8
 # A failed reservation is tried again after this time at the earliest.
 _RESERVE_RETRY_MS: Final = 500
 
@@ -78,6 +86,17 @@ class _LogWindow:
         self.end = start + len(mapping)
 
 
+class _ReadWindow:
+    """A part of a file that is mapped for reading; None where the system maps none."""
+
+    __slots__ = ("file", "is_used", "resident")
+
+    def __init__(self, file: MappedFile, resident: ResidentWindow | None) -> None:
+        self.file = file
+        self.resident = resident
+        self.is_used = True
+
+
 class CommitLog:
     """The log's files, and the window through which records are written.
 
@@ -104,6 +123,8 @@ class CommitLog:
         """Older windows, for readers."""
         self._retired: list[_LogWindow] = []
         """Windows to unmap once no reader uses them."""
+        self._read_windows: dict[int, _ReadWindow] = {}
+        """By the physical offset at which they begin, the most recently used last."""
         self._window_bytes = max(MAP_GRANULARITY, config.window_bytes)
         self._windows_kept = config.windows_kept
         self._disk = disk
@@ -330,6 +351,46 @@ class CommitLog:
         data = mapped.file.read_resident(physical_offset - mapped.start, size)
         return None if data is None else memoryview(data)
 
+    def view_resident(self, physical_offset: PhysicalOffset, size: int) -> memoryview | None:
+        """As `read_resident`, without a copy where the system can map and say what is in memory.
+
+        The bytes are to be used at once: something outside may cut the file.
+        """
+        mapped_bytes = self.view(physical_offset, size)
+        if mapped_bytes is not None:
+            return mapped_bytes
+        mapped = self.file_at(physical_offset)
+        if mapped is None:
+            return None
+        position = physical_offset - mapped.start
+        window = self._read_window(mapped, position // _READ_WINDOW_BYTES * _READ_WINDOW_BYTES)
+        if window is not None:
+            mapped_bytes = window.view(position, size)
+            if mapped_bytes is not None:
+                return mapped_bytes
+        data = mapped.file.read_resident(position, size)
+        return None if data is None else memoryview(data)
+
+    def _read_window(self, mapped: MappedFile, position: int) -> ResidentWindow | None:
+        """Return the window that begins at a position of a file; map it if need be."""
+        start = mapped.start + position
+        windows = self._read_windows
+        window = windows.pop(start, None)
+        if window is None or window.file is not mapped:
+            if len(windows) >= _READ_WINDOWS_MAX:
+                self._drop_read_windows([next(iter(windows))])
+            length = min(_READ_WINDOW_BYTES + _READ_OVERLAP_BYTES, mapped.size - position)
+            window = _ReadWindow(mapped, mapped.file.map_resident(position, length))
+        windows[start] = window
+        window.is_used = True
+        return window.resident
+
+    def _drop_read_windows(self, starts: list[int]) -> None:
+        """Have a worker give up windows: unmapping takes time."""
+        dropped = [self._read_windows.pop(start) for start in starts]
+        if dropped:
+            self._workers.submit(dropped.clear)
+
     def read(self, physical_offset: PhysicalOffset, size: int) -> memoryview:
         """Return bytes of the log, read from the disk if needed.  May block; safe in a worker.
 
@@ -383,10 +444,18 @@ class CommitLog:
         for window in self._windows:
             (self._retired if window.start < mapped.end else windows).append(window)
         self._windows = windows
+        self._drop_read_windows(
+            [start for start, window in self._read_windows.items() if window.file is mapped]
+        )
         return mapped
 
     def unmap_retired(self) -> None:
-        """Have a worker unmap the retired windows that no reader uses."""
+        """Have a worker unmap the retired windows that no reader uses, and idle read windows."""
+        self._drop_read_windows(
+            [start for start, window in self._read_windows.items() if not window.is_used]
+        )
+        for read_window in self._read_windows.values():
+            read_window.is_used = False
         retired, self._retired = self._retired, []
         if not retired:
             return
@@ -417,6 +486,7 @@ class CommitLog:
             window.view.release()
             window.file.unmap(window.mapping)
         self._retired.clear()
+        self._read_windows.clear()
         self.buffer = bytearray()
         if self._next is not None:
             self._next = None

@@ -143,7 +143,7 @@ class RecordRuns:
             return None
         if self.damaged and self.touches_damage(start, start + size):
             return None
-        return self._log.read_resident(start, size)
+        return self._log.view_resident(start, size)
 
     @staticmethod
     def _are_apart(positions: Sequence[int], sizes: Sequence[int]) -> bool:
