@@ -32,6 +32,7 @@ class Watched:
     worlds: list[World]
     encoded_count: int = 0
     hashed_count: int = 0
+    answered_count: int = 0
 
     def files(self) -> dict[str, str]:
         """SHA-256 of every file on every simulated disk."""
@@ -50,6 +51,8 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     begin, new_encoder, hash_keys = World.__init__, native.SendEncoder, native.hash_keys
     assert new_encoder is not None
     assert hash_keys is not None
+    answer_pull = native.answer_pull
+    assert answer_pull is not None
 
     def noted(self: World, *arguments: Any) -> None:
         watched.worlds.append(self)
@@ -68,7 +71,13 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
         watched.hashed_count += len(batch)
         return hash_keys(batch)
 
+    def answered(*arguments: Any) -> Any:
+        answer = answer_pull(*arguments)
+        watched.answered_count += answer is not None
+        return answer
+
     monkeypatch.setattr(World, "__init__", noted)
+    monkeypatch.setattr(native, "answer_pull", answered)
     monkeypatch.setattr(native, "SendEncoder", Counted)
     monkeypatch.setattr(native, "hash_keys", counted)
     yield watched
@@ -89,8 +98,9 @@ def test_same_seeds_same_outcomes(watched: Watched, monkeypatch: pytest.MonkeyPa
     outcomes = [run(plan, watched) for plan in PLANS]
     assert watched.encoded_count > 50, "the core took hardly any send"
     assert watched.hashed_count > 50, "the core hashed hardly any key"
+    assert watched.answered_count > 50, "the core answered hardly any pull"
     names = ("hash_keys", "link_entries", "gather_records", "scan_records", "check_entries")
-    for name in ("SendEncoder", *names):
+    for name in ("SendEncoder", "read_pull", "answer_pull", *names):
         monkeypatch.setattr(native, name, None)
     for plan, (report, files) in zip(PLANS, outcomes, strict=True):
         pure_report, pure_files = run(plan, watched)

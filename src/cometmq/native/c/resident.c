@@ -11,18 +11,18 @@
 
 enum { PAGES_AT_ONCE = 256 };
 
-/* Whether these pages are all in memory. */
-static bool are_resident(uint8_t *page, size_t page_bytes, size_t pages) {
+/* Whether the pages of the next bytes, the first of which begins one, are all in memory. */
+static bool are_resident(Cursor *cursor, size_t size, size_t page_bytes) {
     unsigned char flags[PAGES_AT_ONCE];
-    while (pages != 0) {
-        size_t count = pages < PAGES_AT_ONCE ? pages : PAGES_AT_ONCE;
-        if (mincore(page, count * page_bytes, (void *)flags) != 0)
+    while (size != 0) {
+        size_t part = size < PAGES_AT_ONCE * page_bytes ? size : PAGES_AT_ONCE * page_bytes;
+        const uint8_t *pages = read_bytes(cursor, part);
+        if (pages == NULL || mincore((void *)(uintptr_t)pages, part, (void *)flags) != 0)
             return false;
-        for (size_t i = 0; i < count; i++)
+        for (size_t i = 0; i < (part + page_bytes - 1) / page_bytes; i++)
             if (!(flags[i] & 1))
                 return false;
-        page += count * page_bytes;
-        pages -= count;
+        size -= part;
     }
     return true;
 }
@@ -41,10 +41,11 @@ PyObject *is_resident(PyObject *module, PyObject *arguments) {
     if (page_bytes > 0 && position >= 0 && size > 0 && position <= bytes.len &&
         size <= bytes.len - position) {
         size_t page = (size_t)page_bytes, into = (size_t)position % page;
+        Cursor cursor = cursor_of((Span){bytes.buf, (size_t)bytes.len});
+        read_bytes(&cursor, (size_t)position - into);
         /* A mapping begins at a page; other memory has no answer. */
-        if ((uintptr_t)bytes.buf % page == 0)
-            result = are_resident((uint8_t *)bytes.buf + ((size_t)position - into), page,
-                                  (into + (size_t)size + page - 1) / page);
+        result = (uintptr_t)bytes.buf % page == 0 &&
+                 are_resident(&cursor, into + (size_t)size, page);
     }
     PyBuffer_Release(&bytes);
     return PyBool_FromLong(result);
