@@ -98,7 +98,7 @@ def test_same_seeds_same_outcomes(watched: Watched, monkeypatch: pytest.MonkeyPa
     outcomes = [run(plan, watched) for plan in PLANS]
     assert watched.encoded_count > 50, "the core took hardly any send"
     assert watched.hashed_count > 50, "the core hashed hardly any key"
-    assert watched.answered_count > 50, "the core answered hardly any pull"
+    assert watched.answered_count > 20, "the core answered hardly any pull that found messages"
     names = ("hash_keys", "link_entries", "gather_records", "scan_records", "check_entries")
     for name in ("SendEncoder", "read_pull", "answer_pull", *names):
         monkeypatch.setattr(native, name, None)
