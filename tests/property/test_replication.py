@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+import itertools
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -10,9 +11,11 @@ from hypothesis import strategies as st
 from tests.golden.wire.captures import load_transfers
 from tests.unit.store.stores import Rig
 
+from cometmq import native
 from cometmq.broker.replication.frames import REPORT, TRANSFER_HEAD
 from cometmq.broker.replication.links import MasterLink, SlaveLink
 from cometmq.errors import RemoteProtocolError, StoreCorrupt
+from cometmq.model.names import SCHEDULE_TOPIC
 from cometmq.store.base.results import GetResult
 from cometmq.store.message_store import MessageStore
 
@@ -135,6 +138,105 @@ def test_flipped_byte_is_never_acknowledged(sizes: list[int], where: int, flip: 
     copied = whole_log(slave)
     # Header fields without a checksum pass, as they do in RocketMQ.
     assert copied == bytes(whole[: len(copied)])
+
+
+RECORDS: Final = st.lists(
+    st.sampled_from(["plain", "plain", "plain", "tagged", "odd tag", "delayed", "half", "keyless"]),
+    min_size=1,
+    max_size=60,
+)
+
+
+def mixed(kinds: list[str]) -> Rig:
+    """A store with records of every kind that the native core takes or leaves."""
+    rig = Rig()
+    for number, kind in enumerate(kinds):
+        tag = {"tagged": f"tag{number % 3}", "odd tag": "\u00e9"}.get(kind)
+        properties = "" if kind == "keyless" else f"UNIQ_KEY\x01{number:032d}\x02"
+        properties += f"TAGS\x01{tag}\x02" if tag else ""
+        properties += "DELAY\x013\x02" if kind == "delayed" else ""
+        topic = SCHEDULE_TOPIC if kind == "delayed" else "t"
+        rig.store.put(
+            topic,
+            2 if kind == "delayed" else number % 3,
+            b"%d" % number + bytes(100 * (number % 12)),
+            properties.encode(),
+            sys_flag=4 if kind == "half" else 0,
+            store_ms=rig.now_ms + number,
+            index_keys=None if kind == "keyless" else (f"{number:032d}", None, tag),
+        )
+    return rig
+
+
+def received(whole: bytes, pieces: list[int], *, is_native: bool, **settings: Any) -> Any:
+    """What a slave's store has after these bytes came in pieces, and what it announced."""
+    rig = Rig(**settings)
+    store = rig.store
+    arrivals: list[tuple[str, int, int, int]] = []
+    store.arrival_listener = lambda *arrival: arrivals.append(arrival)
+    for queue_id in range(3):
+        store.watch("t", queue_id)
+    with pytest.MonkeyPatch.context() as patch:
+        if not is_native:
+            patch.setattr(native, "scan_records", None)
+        replica = store.replica
+    sizes, at = itertools.cycle(pieces), 0
+    while at < len(whole):
+        size = next(sizes)
+        replica.receive(whole[at : at + size])
+        at += size
+        rig.tick()
+    store.close()
+    store = rig.open()
+    units = {
+        (topic, queue_id): store.units(topic, queue_id, 0, 100)
+        for topic in store.topics()
+        for queue_id in range(3)
+    }
+    keys = [
+        store.prepare_query_index("t", f"{number:032d}", 9)().physical_offsets
+        for number in range(60)
+    ]
+    # As with a batch, one announcement for each tag stands for all messages of a stretch.
+    announced = {(queue_id, code) for _, queue_id, _, code in arrivals}
+    return whole_log(store), units, keys, announced
+
+
+@pytest.mark.skipif(native.scan_records is None, reason=f"nothing to compare: {native.describe()}")
+@given(RECORDS, st.lists(st.integers(700, 20_000), min_size=1, max_size=9), st.booleans())
+def test_native_core_derives_what_python_derives(
+    kinds: list[str], pieces: list[int], is_sync: bool
+) -> None:
+    """Log, units, index keys and announcements are the same, whoever reads the records."""
+    whole = whole_log(mixed(kinds).store)
+    settings: dict[str, Any] = {"is_sync_flush": is_sync}
+    with_core = received(whole, pieces, is_native=True, **settings)
+    assert with_core == received(whole, pieces, is_native=False, **settings)
+    assert with_core[0] == whole
+
+
+@pytest.mark.skipif(native.scan_records is None, reason=f"nothing to compare: {native.describe()}")
+def test_native_core_reads_nearly_all_records_of_a_usual_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python reads the first record of each queue, and the last of each piece."""
+    counts = []
+    scan = native.scan_records
+    assert scan is not None
+
+    def counted(*arguments: Any) -> Any:
+        run = scan(*arguments)
+        counts.append(0 if run is None else run[1])
+        return run
+
+    monkeypatch.setattr(native, "scan_records", counted)
+    whole = whole_log(mixed(["plain"] * 1000).store)
+    replica = Rig().store.replica
+    for at in range(0, len(whole), 60_000):
+        replica.receive(whole[at : at + 60_000])
+    # Three records begin queues, eight more come before the core is asked again; one or two are at
+    # each end of a piece or of a file.
+    assert sum(counts) > 850
 
 
 def test_slave_of_ours_reads_what_a_java_master_sent() -> None:

@@ -6,8 +6,10 @@ behind a record.  The begin of a record waits in memory for its rest.  The blank
 written as it comes, with the bytes behind its BLANK, since the copy is to have the same bytes; the
 log ends before it until the file is full.
 
-Units and index keys are derived from the records.  A record whose queue offset is not the queue's
-next one goes the way of recovery (recovery/queue_rebuild.py).
+Units and index keys are derived from the records.  The native core reads stretches of plain records
+whose queue offsets follow each other, as it does for recovery; this text reads all others.  A
+record whose queue offset is not the queue's next one goes the way of recovery
+(recovery/queue_rebuild.py).
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, cast
 
-from cometmq.codec.consume_queue import CQ_UNIT
+from cometmq import native
+from cometmq.codec.consume_queue import CQ_UNIT, CQ_UNIT_BYTES, units_struct
 from cometmq.codec.stored_message import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from cometmq.errors import StoreCorrupt, StoreError
+from cometmq.model.names import SCHEDULE_TOPIC
 from cometmq.model.offsets import PhysicalOffset
 from cometmq.store.base.dispatch import index_keys_of, queue_tags_code
 from cometmq.store.log.reader import LogReader
@@ -43,6 +47,9 @@ RECORD_BYTES_MAX: Final = 64 << 20
 """A larger size is damage: the rest of the record would have to wait in memory."""
 _ROLLBACK: Final = 0xC
 _KEYS_WAITING_MAX: Final = 4096
+_RECORDS_BETWEEN_STRETCHES: Final = 8
+"""So many records are read one by one before the native core is asked again."""
+_NO_LIMIT: Final = 1 << 62
 
 
 class _Span:
@@ -92,6 +99,9 @@ class ReplicaAppender:
         self._blank_bytes = 0
         """How much of it is written."""
         self._queue_by_key: dict[tuple[bytes, int], ConsumeQueue] = {}
+        self._plain_queues: dict[tuple[bytes, int], ConsumeQueue] = {}
+        """Those of them whose units have the hash of the tags; the native core reads these."""
+        self._scan = None if config.is_record_crc_forced else native.scan_records
         self._damages: list[str] = []
         self._rebuild = QueueRebuild(disk, log, queues, writer, config.delays_ms, {}, self._damages)
         self._rebuild.is_gap_final = True
@@ -135,7 +145,8 @@ class ReplicaAppender:
                 if self._is_blank:
                     at = self._fill_blank_end(buffer, at)
                     continue
-                end = self._behind_records(buffer, at)
+                at, is_plain = self._append_stretch(buffer, at)
+                end = self._behind_records(buffer, at, is_plain=is_plain)
                 if end > at:
                     self._append(buffer[at:end])
                 elif not self._is_blank:
@@ -151,13 +162,50 @@ class ReplicaAppender:
         self._damages.clear()
         return mended
 
-    def _behind_records(self, buffer: bytes, at: int) -> int:
-        """Return where the whole records from `at` on end, in one file; notes a blank end."""
+    def _append_stretch(self, buffer: bytes, at: int) -> tuple[int, bool]:
+        """Append what the native core reads from `at` on.
+
+        Returns where that ends, and whether the core may be asked again behind a few more records.
+        """
+        scan, log = self._scan, self._log
+        if scan is None:
+            return at, False
+        position = log.wrote
+        file_left = log.file_bytes - position % log.file_bytes
+        in_file = buffer if len(buffer) - at <= file_left else buffer[: at + file_left]
+        keys_use = native.LIST_KEYS if self._index.is_enabled else native.NO_KEYS
+        limit = position + len(in_file) - at
+        run = scan(in_file, at, position, limit, True, keys_use, self._plain_queues)
+        if run is None:
+            return at, True
+        following, _, units_of, _, keys = run
+        if any(queue.is_gone or first != queue.max for queue, first, _ in units_of):
+            # Each record of the stretch has to be looked at.
+            self._plain_queues.clear()
+            return at, False
+        end = at + following - position
+        log.append_span(buffer[at:end])
+        now_ms = self._clock()
+        for queue, _, units in units_of:
+            count = len(units) // CQ_UNIT_BYTES
+            fields = units_struct(count).unpack(units)
+            self._appender.add_units(
+                queue, units, count, fields[0], following, now_ms, set(fields[2::3])
+            )
+        self._index.pending += keys
+        return end, True
+
+    def _behind_records(self, buffer: bytes, at: int, *, is_plain: bool) -> int:
+        """Return where the whole records from `at` on end, in one file; notes a blank end.
+
+        With `is_plain` they are few, and the native core may read on behind them.
+        """
         log = self._log
         position = log.wrote
         file_end = position - position % log.file_bytes + log.file_bytes
         end = at
-        while len(buffer) - end >= _LENGTH_AND_MAGIC.size and position < file_end:
+        records_left = _RECORDS_BETWEEN_STRETCHES if is_plain else _NO_LIMIT
+        while len(buffer) - end >= _LENGTH_AND_MAGIC.size and position < file_end and records_left:
             size, magic = _LENGTH_AND_MAGIC.unpack_from(buffer, end)
             if magic == MAGIC_BLANK:
                 self._is_blank = end == at
@@ -175,6 +223,7 @@ class ReplicaAppender:
                 break
             end += size
             position += size
+            records_left -= 1
         return end
 
     def _fill_blank_end(self, buffer: bytes, at: int) -> int:
@@ -244,6 +293,8 @@ class ReplicaAppender:
                 return None
         if queue is not None:
             self._queue_by_key[record.topic, record.queue_id] = queue
+            if topic != SCHEDULE_TOPIC and topic.isascii():
+                self._plain_queues[record.topic, record.queue_id] = queue
         return queue
 
     def _mend(self, record: ScannedRecord) -> None:
