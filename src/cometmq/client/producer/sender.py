@@ -29,6 +29,7 @@ from cometmq.errors import (
     ConnectFailed,
     LocalProtocolError,
     NoBroker,
+    NoRoute,
     RequestTimeout,
 )
 from cometmq.model import Message, MessageQueue, SendResult
@@ -85,7 +86,13 @@ class Sender:
 
     async def _look_up(self, name: str) -> TopicQueues:
         instance = self.instance
-        topic = self.core.queues_of(name, await instance.routes.find_for_send(name))
+        route = await instance.routes.find_for_send(name)
+        try:
+            topic = self.core.queues_of(name, route)
+        except NoRoute:
+            # Routes are fetched again for topics with queues only, so the next send fetches it.
+            instance.routes.forget(name)
+            raise
         if instance.routes.cached(name) is not None:
             self.core.topics[name] = topic
         return topic
