@@ -29,13 +29,14 @@ from bench.base.measure import Conditions, cores, machine_conditions
 from bench.base.processes import start_echo
 from bench.suites.kinds import measure_kinds
 from bench.suites.operations import OPERATIONS, measure_operation
+from bench.suites.replicas import REPLICAS, measure_replicas
 from bench.suites.report import Fact, Row, as_json, as_text, sync_flush_fact, write_report
 from bench.suites.suite import Settings, run_row
 from cometmq.errors import ConfigError
 
 __all__ = ["bench_command", "run"]
 
-SUITES: Final = ("raw", "client", "operations", "scale", "kinds", "all")
+SUITES: Final = ("raw", "client", "operations", "scale", "kinds", "replicas", "all")
 KINDS: Final = "kinds"
 """An operation of its own: its rows share a broker and are compared with one another."""
 ROUNDS: Final = 5
@@ -80,6 +81,7 @@ def _chosen(suites: Sequence[str], only: Sequence[str]) -> tuple[list[Load], lis
         loads += CLIENT_LOADS
     operations = list(OPERATIONS) if every or "operations" in wanted else []
     operations += [f"scale {name}" for name in SCALE_STEPS] if every or "scale" in wanted else []
+    operations += [f"replicas {name}" for name in REPLICAS] if "replicas" in wanted else []
     operations += [KINDS] if every or KINDS in wanted else []
     if only:
         loads = [load for load in loads if any(part in load.name for part in only)]
@@ -112,6 +114,8 @@ def _list_rows(against: str | None) -> None:
         print(f"{'operations':11} {name}")
     for name in SCALE_STEPS:
         print(f"{'scale':11} scale {name}")
+    for name in REPLICAS:
+        print(f"{'replicas':11} replicas {name}")
     for load in KIND_LOADS:
         print(f"{'kinds':11} {load.name}")
 
@@ -128,7 +132,7 @@ def _list_rows(against: str | None) -> None:
     multiple=True,
     type=click.Choice(SUITES),
     help="raw frames, our client (these two by default), operations, scale, kinds of messages,"
-    " or all; may be repeated.",
+    " all of these, or replicas; may be repeated.",
 )
 @click.option("--only", multiple=True, metavar="TEXT", help="Rows whose name contains TEXT.")
 @click.option("--list", "list_rows", is_flag=True, help="Print the rows and their targets.")
@@ -386,6 +390,8 @@ def _operate(
 
         sizes = Sizes().smaller(QUICK_SCALE) if quick else Sizes()
         return measure_scale(name.removeprefix("scale "), settings, _say, sizes)
+    if name.startswith("replicas "):
+        return measure_replicas(name.removeprefix("replicas "), settings, _say)
     if name == KINDS:
         return measure_kinds(settings, _say, _kind_loads(options["only"]))
     return measure_operation(

@@ -13,18 +13,29 @@ from typing import TYPE_CHECKING, Final
 from cometmq.errors import CometError, RemoteError, remote_error
 from cometmq.net.channel import ChannelPool
 from cometmq.net.env import Environment
+from cometmq.wire.body.ha import decode_ha_status
+from cometmq.wire.body.route import decode_kv_table
 from cometmq.wire.command.command import RemotingCommand
 
 if TYPE_CHECKING:
     from bench.base.frames import Targets  # brings numpy, which --help does without
 
-__all__ = ["create_topics", "join_group", "max_offset", "wait_route", "wait_until_served"]
+__all__ = [
+    "create_topics",
+    "join_group",
+    "log_end",
+    "max_offset",
+    "slave_count",
+    "wait_route",
+    "wait_until_served",
+]
 
 TIMEOUT_MS: Final = 10_000
 POLL_S: Final = 0.002
 CREATES_IN_FLIGHT: Final = 64
 ROUTE_S_MAX: Final = 30.0
 UPDATE_AND_CREATE_TOPIC, GET_MAX_OFFSET, HEART_BEAT, GET_ROUTE = 17, 30, 34, 105
+GET_RUNTIME_INFO, GET_HA_STATUS = 28, 907
 SUCCESS, TOPIC_NOT_EXIST = 0, 17
 
 
@@ -126,6 +137,27 @@ async def max_offset(env: Environment, address: str, topic: str, queue_id: int) 
         ext = {"topic": topic, "queueId": str(queue_id)}
         answer = await _ask(pool, address, RemotingCommand.request(GET_MAX_OFFSET, ext))
         return int(answer.ext_fields["offset"])
+    finally:
+        await pool.close()
+
+
+async def log_end(env: Environment, address: str) -> int:
+    """Physical offset at which a broker's log ends."""
+    pool = ChannelPool(env)
+    try:
+        answer = await _ask(pool, address, RemotingCommand.request(GET_RUNTIME_INFO))
+        return int(decode_kv_table(answer.body)["commitLogMaxOffset"])
+    finally:
+        await pool.close()
+
+
+async def slave_count(env: Environment, address: str) -> int:
+    """How many slaves have all of a master's log."""
+    pool = ChannelPool(env)
+    try:
+        answer = await _ask(pool, address, RemotingCommand.request(GET_HA_STATUS))
+        status = decode_ha_status(answer.body)
+        return sum(slave.behind_bytes <= 0 for slave in status.connections)
     finally:
         await pool.close()
 

@@ -43,6 +43,7 @@ __all__ = [
     "broker_conf",
     "cache_folder",
     "fetch_jars",
+    "join_java_broker",
     "load_program",
     "server_class_path",
     "start_java_broker",
@@ -306,16 +307,37 @@ def start_java_broker(
     """
     folder = folder.resolve()
     with start_java_name_server(folder, core=core) as name_server:
-        broker = _broker_on_free_ports(folder, name_server, core, heap, settings or {}, ready_s_max)
+        broker = _broker_on_free_ports(
+            folder, name_server.address, core, heap, settings or {}, ready_s_max
+        )
         try:
             yield JavaBroker(broker, name_server)
         finally:
             broker.stop()
 
 
+@contextlib.contextmanager
+def join_java_broker(
+    folder: Path, name_server: str, *, heap: str, settings: Mapping[str, str]
+) -> Iterator[Server]:
+    """Run one more broker, for example a slave, at a name server that is there.
+
+    Raises:
+        PeerMissing: Java or the jars are missing.
+        ClientError: it did not start.
+    """
+    folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    broker = _broker_on_free_ports(folder, name_server, None, heap, settings, READY_S_MAX)
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
 def _broker_on_free_ports(
     folder: Path,
-    name_server: Server,
+    name_server: str,
     core: int | None,
     heap: str,
     settings: Mapping[str, str],
@@ -324,7 +346,7 @@ def _broker_on_free_ports(
     """Start a broker that serves; try other ports if another process has taken one."""
     for attempts_left in range(START_ATTEMPTS - 1, -1, -1):
         port = _free_port_with_neighbours()
-        conf = broker_conf(folder / "store", port, name_server.address, settings)
+        conf = broker_conf(folder / "store", port, name_server, settings)
         path = folder / "broker.conf"
         path.write_text("".join(f"{key}={value}\n" for key, value in conf.items()), "utf-8")
         command = [_java(), f"-Xms{heap}", f"-Xmx{heap}", *_BROKER_OPTIONS]
@@ -335,7 +357,7 @@ def _broker_on_free_ports(
         log = folder / "broker.log"
         begin = time.monotonic()
         process = _spawn(command, folder, log, core)
-        broker = Server(f"127.0.0.1:{port}", name_server.address, process, log, 0.0)
+        broker = Server(f"127.0.0.1:{port}", name_server, process, log, 0.0)
         try:
             broker.ready_s = _ready_s(broker, begin, ready_s_max)
         except BaseException as error:

@@ -296,9 +296,7 @@ def _fact_text(fact: Fact) -> str:
     value = f"{fact.value:,.0f}" if fact.value >= 1000 else f"{fact.value:.3g}"
     text = f"{value} {fact.unit}"
     if fact.holds is not None:
-        bound = (
-            f"at most {fact.limit:g}" if fact.limit is not None else f"at least {fact.floor:,.0f}"
-        )
+        bound = f"at most {fact.limit:g}" if fact.limit is not None else f"at least {fact.floor:,g}"
         text += f"  ({bound}: {'met' if fact.holds else 'MISSED'})"
     return f"{text}  {fact.note}" if fact.note else text
 

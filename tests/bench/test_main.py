@@ -11,6 +11,7 @@ import pytest
 from bench.base.loads import CLIENT_LOADS, KIND_LOADS, RAW_LOADS, SCALE_STEPS
 from bench.main import _name_server_of, run
 from bench.suites.operations import OPERATIONS
+from bench.suites.replicas import REPLICAS
 
 import cometmq
 from cometmq.cli.bench import load_command
@@ -37,7 +38,7 @@ def test_list_names_every_row(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     loads = RAW_LOADS + CLIENT_LOADS + KIND_LOADS
-    assert len(lines) == len(loads) + len(OPERATIONS) + len(SCALE_STEPS)
+    assert len(lines) == len(loads) + len(OPERATIONS) + len(SCALE_STEPS) + len(REPLICAS)
     for load in loads:
         assert any(load.name in line for line in lines)
 
