@@ -83,7 +83,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "replica": (
         "cometmq.cli.admin.replica",
         "replica",
-        "Show masters and slaves; name the master of a replica set.",
+        "Show masters and slaves; change them over; name the master of a replica set.",
     ),
     "app": ("cometmq.cli.serve.app", "app", "Run the handlers of a program."),
     "delay-gateway": (

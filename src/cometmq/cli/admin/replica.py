@@ -1,7 +1,11 @@
-"""`cometmq replica`: who follows whom, and how far; and who is to be the master of a set.
+"""`cometmq replica`: who follows whom, and how far; who is to be the master.
 
 Job: options and listings.  `cometmq.client.admin.replicas` knows what a state is.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,12 +18,17 @@ from cometmq.cli.terminal.options import (
 )
 from cometmq.cli.terminal.values import NAME
 
+if TYPE_CHECKING:
+    from cometmq.client.admin.replicas import Replica
+
 __all__ = ["replica"]
 
 
-@click.group(short_help="Show masters and slaves; name the master of a replica set.")
+@click.group(
+    short_help="Show masters and slaves; change them over; name the master of a replica set."
+)
 def replica() -> None:
-    """Show masters and slaves; name the master of a replica set."""
+    """Show masters and slaves; change them over; name the master of a replica set."""
 
 
 @replica.command("status", short_help="Where each log ends, and who follows.")
@@ -36,24 +45,68 @@ def status(
     A slave that is `following` gets the master's log; `behind_bytes` is what it has not got yet.
     """
     set_up_logging(ctx)
-    from cometmq.cli.terminal.output import print_listing
     from cometmq.net.loop import run
 
-    async def collect() -> list[dict[str, object]]:
+    async def collect() -> list[Replica]:
         async with admin_client(name_server, timeout_s) as admin:
-            return [
-                {
-                    "broker": each.broker_name,
-                    "id": each.broker_id,
-                    "address": each.address,
-                    "state": each.state,
-                    "log_end": each.log_end,
-                    "behind_bytes": each.behind_bytes,
-                }
-                for each in await admin.replicas(broker_name)
-            ]
+            return await admin.replicas(broker_name)
 
-    print_listing(run(collect()), as_json=as_json)
+    _print(run(collect()), as_json=as_json)
+
+
+@replica.command("end-writes", short_help="End writes at a master; wait until a slave has all.")
+@click.argument("broker_name", type=NAME)
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(1),
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait for a slave.",
+)
+@name_server_option
+@timeout_option
+@json_option
+@click.pass_context
+def end_writes(
+    ctx: click.Context,
+    broker_name: str,
+    wait_s: float,
+    name_server: str,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """End writes at the master of BROKER_NAME, and wait until a slave has its whole log.
+
+    Then stop the master and start that slave as the master.  Without a slave that follows nothing
+    is changed.  The master may be RocketMQ's, and so may the name servers.
+    """
+    set_up_logging(ctx)
+    from cometmq.net.loop import run
+
+    async def end() -> list[Replica]:
+        async with admin_client(name_server, timeout_s) as admin:
+            return await admin.end_writes(broker_name, wait_ms=int(wait_s * 1000))
+
+    _print(run(end()), as_json=as_json)
+
+
+@replica.command("allow-writes", short_help="Undo end-writes.")
+@click.argument("broker_name", type=NAME)
+@name_server_option
+@timeout_option
+@click.pass_context
+def allow_writes(ctx: click.Context, broker_name: str, name_server: str, timeout_s: float) -> None:
+    """Let the master of BROKER_NAME take sends again."""
+    set_up_logging(ctx)
+    from cometmq.net.loop import run
+
+    async def allow() -> None:
+        async with admin_client(name_server, timeout_s) as admin:
+            await admin.allow_writes(broker_name)
+
+    run(allow())
+    click.echo(f"{broker_name} takes writes")
 
 
 @replica.command("elect", short_help="Make an in-sync replica the master of its set.")
@@ -108,4 +161,23 @@ def elect(
     click.echo(
         f"master of {broker_name}: broker {master.master_broker_id} at {master.master_address},"
         f" epoch {master.master_epoch}"
+    )
+
+
+def _print(rows: list[Replica], *, as_json: bool) -> None:
+    from cometmq.cli.terminal.output import print_listing
+
+    print_listing(
+        [
+            {
+                "broker": each.broker_name,
+                "id": each.broker_id,
+                "address": each.address,
+                "state": each.state,
+                "log_end": each.log_end,
+                "behind_bytes": each.behind_bytes,
+            }
+            for each in rows
+        ],
+        as_json=as_json,
     )

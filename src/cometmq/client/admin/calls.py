@@ -4,12 +4,13 @@ They cover topics, groups, offsets, messages by id and key, and cluster informat
 and the blocking `Admin` share them.
 """
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from cometmq.client.admin.open_transactions import OpenTransaction, open_transactions_of
-from cometmq.client.admin.replicas import Replica, replicas_of
+from cometmq.client.admin.replicas import Replica, has_whole_log, replicas_of
 from cometmq.client.base.arguments import check_count, checked_topic, name_list
 from cometmq.client.base.calls import BrokerCalls
 from cometmq.client.base.reading import QueueReader
@@ -28,6 +29,7 @@ from cometmq.errors import (
     QueryNotFound,
     RemoteError,
     RequestNotSupported,
+    RequestTimeout,
     ResponseCode,
     TopicNotExist,
     remote_error,
@@ -66,10 +68,14 @@ from cometmq.wire.header.headers import (
     ResetOffsetHeader,
     ViewMessageHeader,
 )
+from cometmq.wire.header.namesrv import BrokerNameHeader
 
 __all__ = ["AdminCalls", "ClusterInfo", "OffsetRange", "QueueProgress"]
 
 NEVER_MS: Final = 2**63 - 1
+LOOK_EVERY_MS: Final = 200
+WRITES_ENDED_MS: Final = 900_000
+"""An end of writes that is forgotten is over by itself."""
 QUEUE_COUNT: Final = 8
 """Queues of a topic that is created without a number (``defaultTopicQueueNums``)."""
 
@@ -200,6 +206,74 @@ class AdminCalls(GrowthCalls):
                     answers[broker_id] = error
             rows += replicas_of(name, addresses, answers)
         return rows
+
+    async def end_writes(self, broker_name: str, *, wait_ms: int = 60_000) -> list[Replica]:
+        """End the writes at a master, and wait until a slave has its whole log.
+
+        Name servers no longer show the master to producers (``wipeWritePerm``).  The master refuses
+        sends, which producers try again elsewhere or later, for `WRITES_ENDED_MS`
+        (``startAcceptSendRequestTimeStamp``), and messages that consumers send back
+        (``brokerPermission=4``).
+
+        Returns the rows of the last look (`replicas`).
+
+        Raises:
+            ConfigError: no broker has this name.
+            NoRoute: no slave follows the master; nothing was changed.
+            RequestTimeout: no slave has everything in time; writes are ended nevertheless, and
+                `allow_writes` allows them again.
+        """
+        rows = await self.replicas(broker_name)
+        if not any(row.state == "following" for row in rows):
+            states = ", ".join(f"id {row.broker_id} is {row.state}" for row in rows)
+            raise NoRoute(
+                f"no slave follows the master of {broker_name} ({states}); nothing was changed."
+                " Start a slave and wait until cometmq replica status shows it as following"
+            )
+        until_ms = int(time.time() * 1000) + WRITES_ENDED_MS  # noqa: TID251 - the broker compares
+        await self._change_writes(
+            broker_name, PERM_READ, until_ms, RequestCode.WIPE_WRITE_PERM_OF_BROKER
+        )
+        last_end: int | None = None
+        for _ in range(max(2, wait_ms // LOOK_EVERY_MS)):
+            rows = await self.replicas(broker_name)
+            # Sends that were under way when writes ended may come in between two looks.
+            if has_whole_log(rows, last_end):
+                return rows
+            last_end = next((row.log_end for row in rows if row.state == "master"), None)
+            await self._io.sleep(LOOK_EVERY_MS / 1000)
+        states = ", ".join(f"id {row.broker_id} is {row.state} at {row.log_end}" for row in rows)
+        raise RequestTimeout(
+            f"after {wait_ms} ms no slave of {broker_name} has the master's whole log ({states});"
+            " writes are ended: end them again to wait longer, or allow them"
+        )
+
+    async def allow_writes(self, broker_name: str) -> None:
+        """Undo `end_writes`: the master takes sends, and name servers show it.
+
+        Raises:
+            ConfigError: no broker has this name.
+        """
+        await self._change_writes(
+            broker_name, PERM_READ | PERM_WRITE, 0, RequestCode.ADD_WRITE_PERM_OF_BROKER
+        )
+
+    async def _change_writes(
+        self, broker_name: str, permission: int, refused_until_ms: int, code: int
+    ) -> None:
+        address = (await self._masters(broker_name=broker_name))[broker_name]
+        settings = {
+            "brokerPermission": str(permission),
+            "startAcceptSendRequestTimeStamp": str(refused_until_ms),
+        }
+        body = "".join(f"{key}={value}\n" for key, value in settings.items()).encode()
+        # With another permission the broker registers its topics again.
+        await self._calls.ask(
+            address, RemotingCommand.request(RequestCode.UPDATE_BROKER_CONFIG, body=body)
+        )
+        for name_server in self._routes.name_servers:
+            fields = BrokerNameHeader(broker_name).to_ext()
+            await self._calls.ask(name_server, RemotingCommand.request(code, fields))
 
     async def broker_config(self, broker_name: str) -> str:
         """A broker's configuration as properties text.

@@ -73,6 +73,8 @@ class Admin:
 
     cluster_info = in_caller(AdminCalls.cluster_info)
     replicas = in_caller(AdminCalls.replicas)
+    end_writes = in_caller(AdminCalls.end_writes)
+    allow_writes = in_caller(AdminCalls.allow_writes)
     broker_runtime_info = in_caller(AdminCalls.broker_runtime_info)
     broker_config = in_caller(AdminCalls.broker_config)
     open_transactions = in_caller(AdminCalls.open_transactions)

@@ -44,7 +44,8 @@ class HaClient:
     last_read_ms: int = 0
     last_write_ms: int = 0
     master_flush_offset: int = 0
-    is_active: bool = False
+    is_active: bool | None = False
+    """Whether there is a connection; None where a broker does not say, as RocketMQ's slaves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def encode_ha_status(status: HaStatus) -> bytes:
     }
     if client.master_address is not None:
         runtime["masterAddr"] = client.master_address
-    if not status.is_master:
+    if not status.is_master and client.is_active is not None:
         runtime["activated"] = client.is_active
     return dumps(
         {
@@ -110,7 +111,7 @@ def decode_ha_status(raw: bytes) -> HaStatus:
             int_field(client, body, "lastReadTimestamp", 0),
             int_field(client, body, "lastWriteTimestamp", 0),
             int_field(client, body, "masterFlushOffset", 0),
-            bool_field(client, body, "activated", default=False),
+            bool_field(client, body, "activated", default=False) if "activated" in client else None,
         ),
     )
 

@@ -7,15 +7,16 @@ import json
 from functools import partial
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 from tests.unit.broker.harness import Client, eventually
 from tests.unit.broker.replication.pair import connected, copied, replica_set
 
-from cometmq import Message, Producer, PullConsumer
+from cometmq import Admin, Message, Producer, PullConsumer
 from cometmq.broker import Broker
 from cometmq.cli.main import root
 from cometmq.codec.timer import TimerCheckpoint, decode_timer_checkpoint
-from cometmq.errors import ResponseCode
+from cometmq.errors import NoRoute, ResponseCode
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.wire.body.admin import encode_group_config
 from cometmq.wire.body.ha import decode_ha_status
@@ -233,6 +234,83 @@ def test_command_shows_who_follows_and_how_far(tmp_path: Path) -> None:
             assert refused.exit_code != 0
 
     asyncio.run(main())
+
+
+def test_writes_end_when_a_slave_follows_and_are_allowed_again(tmp_path: Path) -> None:
+    """`replica end-writes` changes nothing without a slave; with one the master refuses sends, and
+    the slave has its whole log."""
+
+    async def main() -> None:
+        async with replica_set(tmp_path) as members, members.master() as master:
+            invoke = partial(CliRunner().invoke, root)
+            server = ["-n", members.name_server]
+            end_writes = ["replica", "end-writes", "broker-a", *server, "--json"]
+            async with connected(master) as client:
+                await client.send(b"x")
+                refused = await asyncio.to_thread(invoke, end_writes)
+                assert refused.exit_code != 0
+                assert "id 0 is master" in str(refused.exception)
+                await client.send(b"y")
+                async with members.slave():
+                    status = ["replica", "status", *server, "--json"]
+
+                    async def follows() -> bool:
+                        rows = json.loads((await asyncio.to_thread(invoke, status)).output)
+                        return "following" in {row["state"] for row in rows}
+
+                    async with asyncio.timeout(30):
+                        while not await follows():
+                            pass
+                    result = await asyncio.to_thread(invoke, end_writes)
+                    assert result.exit_code == 0, result.output
+                    end = master.services.store.max_physical_offset
+                    assert [
+                        (row["state"], row["log_end"]) for row in json.loads(result.output)
+                    ] == [
+                        ("master", end),
+                        ("following", end),
+                    ]
+                    assert (await client.send(b"z")).code == ResponseCode.SYSTEM_ERROR
+                    allow_writes = ["replica", "allow-writes", "broker-a", *server]
+                    result = await asyncio.to_thread(invoke, allow_writes)
+                    assert result.exit_code == 0, result.output
+                    assert (await client.send(b"z")).code == ResponseCode.SUCCESS
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("message_group", [None, "g"])
+def test_producer_sends_again_when_its_topic_has_the_write_permission_again(
+    tmp_path: Path, message_group: str | None
+) -> None:
+    """A producer whose only route had no queue to write to fetches it again for the next send."""
+
+    async def main() -> None:
+        async with (
+            replica_set(tmp_path) as members,
+            members.master() as master,
+            Admin(name_server=members.name_server) as admin,
+            Producer("p", name_server=members.name_server) as producer,
+        ):
+            await admin.create_topic("t")
+            async with connected(master) as client:
+                await client.call(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=4")
+            await wait_for_permission(admin, 4)
+            message = Message("t", b"x", message_group=message_group)
+            with pytest.raises(NoRoute, match="lack the write permission"):
+                await producer.send(message)
+            await admin.allow_writes("broker-a")
+            await wait_for_permission(admin, 6)
+            await producer.send(message)
+
+    asyncio.run(main())
+
+
+async def wait_for_permission(admin: Admin, permission: int) -> None:
+    """Wait until the name server shows topic t with a permission."""
+    async with asyncio.timeout(30):
+        while (await admin.topic_route("t")).queue_datas[0].perm != permission:
+            pass
 
 
 def suggestion(answer: object) -> str:
