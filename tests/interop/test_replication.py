@@ -9,7 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from interop.peers import Unavailable
+from interop.driver import Peer
+from interop.peers import Unavailable, mqadmin_command
 from interop.servers import Cluster, JavaCluster, OurCluster
 from tests.raw_client import RawClient
 
@@ -142,6 +143,38 @@ def test_slave_has_the_masters_log_byte_for_byte(pair: tuple[Cluster, Cluster]) 
     master.stop_broker(signal.SIGKILL)
     bodies = read_all(master.name_server, 4 * BODIES)
     assert bodies == {b"%d/%d" % (turn, number) for turn in range(4) for number in range(BODIES)}
+
+
+@pytest.mark.full
+def test_mqadmin_shows_both_ends(pair: tuple[Cluster, Cluster], tmp_path: Path) -> None:
+    """`haStatus` of a master names its slave and that it has everything, that of a slave its
+    master, whichever of the two is ours."""
+    master, slave = pair
+    eventually(lambda: is_routed(master))
+    send(master, 0)
+    slave.start_broker()
+    eventually(lambda: log_end(slave) == log_end(master) > 0)
+    end = str(log_end(master))
+    try:
+        command = mqadmin_command(tmp_path / "mqadmin")
+    except Unavailable as error:
+        pytest.skip(str(error))
+    with Peer("mqadmin", command, tmp_path / "mqadmin") as peer:
+
+        def shown(cluster: Cluster) -> str:
+            line = ["haStatus", "-n", master.name_server, "-b", cluster.broker]
+            text: str = peer.call("mqadmin", line=line)["out"]
+            return text
+
+        # A Java slave acknowledges with its next heartbeat.
+        row = [end, "0"]
+        eventually(lambda: shown(master).splitlines()[-1].split()[1:3] == row)
+        at_master, at_slave = shown(master), shown(slave)
+    assert f"#MasterCommitLogMaxOffset\t{end}" in at_master
+    assert "#SlaveNum\t1" in at_master
+    assert at_master.splitlines()[-1].split()[4] == "OK"
+    assert f"#CommitLogMaxOffset\t{end}" in at_slave
+    assert "#MasterAddr\t" in at_slave
 
 
 def has_topic(cluster: Cluster) -> bool:
