@@ -276,6 +276,7 @@ def handlers(services: Services, disk: Disk, config_path: str | None) -> dict[in
         Code.LITE_PULL_MESSAGE: pull.pull,
         BulkPullCode.BULK_PULL: services.bulk.pull,
         LogRangeCode.READ_LOG_RANGE: LogRangeProcessor(state).read,
+        LogRangeCode.LOG_DIGEST: LogRangeProcessor(state).digest,
         Code.QUERY_CONSUMER_OFFSET: offset.query,
         Code.UPDATE_CONSUMER_OFFSET: offset.update,
         Code.SEARCH_OFFSET_BY_TIMESTAMP: offset.search,

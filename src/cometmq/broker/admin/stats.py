@@ -158,6 +158,8 @@ class StatsProcessor:
             "timerDequeueTps": "0.0",
             "scrubBlocksRead": str(store.scrubber.counts.blocks_read),
             "scrubRottenBlocks": str(store.scrubber.counts.rotten_blocks),
+            "scrubRepairedBlocks": str(store.scrubber.counts.repaired_blocks),
+            "scrubDifferingBlocks": str(store.scrubber.counts.differing_blocks),
             "scrubOldestLookTimeStamp": str(store.scrubber.oldest_look_ms or 0),
         }
         timers = self._timers

@@ -1,18 +1,20 @@
-"""READ_LOG_RANGE: gives bytes of the log to a tool that repairs another copy of it."""
+"""READ_LOG_RANGE and LOG_DIGEST: for whoever compares or repairs another copy of the log."""
 
 from __future__ import annotations
+
+import struct
 
 from cometmq.broker.base.state import BrokerState, Refusal, answer, in_worker
 from cometmq.errors import ResponseCode
 from cometmq.net.server import ServerConnection
 from cometmq.wire.command.command import RemotingCommand
-from cometmq.wire.extensions.log_range import LENGTH_MAX, ReadLogRangeHeader
+from cometmq.wire.extensions.log_range import LENGTH_MAX, LogDigestHeader, ReadLogRangeHeader
 
 __all__ = ["LogRangeProcessor"]
 
 
 class LogRangeProcessor:
-    """The processor of code 31022."""
+    """The processor of codes 31021 and 31022."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
@@ -40,3 +42,9 @@ class LogRangeProcessor:
             lambda: store.log_bytes(start, header.length),
             lambda raw: answer(request, body=raw),
         )
+
+    def digest(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> bytes:
+        """Serve LOG_DIGEST (31021)."""
+        header = LogDigestHeader.from_command(request)
+        crcs = self._state.store.scrubber.sealed_crcs(header.physical_offset)
+        return answer(request, body=struct.pack(f">{len(crcs)}I", *crcs))

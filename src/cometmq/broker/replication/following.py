@@ -9,6 +9,7 @@ from typing import Final
 from cometmq.broker.base.state import BrokerState
 from cometmq.broker.delay.levels.schedule import ScheduleService
 from cometmq.broker.registration import RegistrationService
+from cometmq.broker.replication.seals import SealComparer
 from cometmq.broker.replication.seat import Seat
 from cometmq.broker.replication.set_slave import SetReplicaClient
 from cometmq.broker.replication.slave import ReplicaClient
@@ -55,6 +56,7 @@ class Following:
         self.log = ReplicaClient(*parts) if seat is None else SetReplicaClient(*parts, seat)
         self.log.on_connected = self._connected.set
         self.tables = TableCopier(state, schedule, disk, self._pool)
+        self.seals = SealComparer(state, self._pool)
         state.follows_master = lambda: self.log.master is not None
         state.store.refuse_puts(
             StoreFollows(
@@ -92,6 +94,7 @@ class Following:
                     await self.tables.copy(master)
                 else:
                     await self.tables.copy_positions(master)
+                await self.seals.compare(master)
                 is_failing = False
             except CometError as error:
                 if not is_failing:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import zlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from cometmq.errors import StoreError
 from cometmq.store.scrub.digests import (
     BLOCK_BYTES,
     FileDigest,
@@ -15,25 +13,14 @@ from cometmq.store.scrub.digests import (
     rotten_blocks,
     save_digests,
 )
+from cometmq.store.scrub.rotten import RottenBlock, rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from cometmq.store.base.disk import Disk
 
-__all__ = ["RottenBlock", "find_rotten", "put_right"]
-
-
-class RottenBlock(NamedTuple):
-    """A block whose bytes are not those that were sealed."""
-
-    path: str
-    position: int
-    """Of its first byte in the file."""
-    physical_offset: int
-    size: int
-    crc: int
-    """Of the bytes that were sealed."""
+__all__ = ["find_rotten", "put_right"]
 
 
 def find_rotten(
@@ -74,24 +61,7 @@ def put_right(disk: Disk, root: str, block: RottenBlock, read: Callable[[int, in
     Raises:
         StoreError: the other log has other bytes there, or the disk does not keep what is written.
     """
-    good = read(block.physical_offset, block.size)
-    if zlib.crc32(good) != block.crc:
-        raise StoreError(
-            f"{block.path}, position {block.position}: the other broker has other bytes there than"
-            " were sealed here, so nothing was written; try another broker or a backup"
-        )
-    file = disk.open_random(block.path, 0, create=False)
-    disk.write_atomic(
-        f"{root}/cometmq.rot-{block.physical_offset:020d}", file.read(block.position, block.size)
-    )
-    file.write(block.position, good)
-    file.sync()
-    file.forget_cached(block.position, block.size)
-    if zlib.crc32(file.read(block.position, block.size)) != block.crc:
-        raise StoreError(
-            f"{block.path}, position {block.position}: the disk does not give back what was"
-            " written: replace it"
-        )
+    rewrite(disk, root, block, read(block.physical_offset, block.size))
     digests = load_digests(disk, root)
     start = block.physical_offset - block.position
     kept = digests[start]

@@ -4,16 +4,20 @@ A file gets its digest soon after it is sealed.  Later it is read again from the
 and with the pause of the settings, and compared.  Workers read, a piece at a time; the loop only
 hands out pieces.
 
-What is found is said once in the log, with file and block, and counted.  Nothing is repaired here:
-`cometmq store verify --repair-from` does, from a broker with the same log.  A file that somebody
-wrote into since (a Java broker that cut it, a repair) gets a new digest.
+What is found is said once in the log, with file and block, and counted.  A slave repairs it with
+the bytes of its master (`put_right`); elsewhere `cometmq store verify --repair-from` does, from a
+broker with the same log.  A file that somebody wrote into since (a Java broker that cut it, a
+repair) gets a new digest.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 from cometmq.store.scrub.digests import (
     BLOCK_BYTES,
@@ -23,6 +27,7 @@ from cometmq.store.scrub.digests import (
     rotten_blocks,
     save_digests,
 )
+from cometmq.store.scrub.rotten import RottenBlock, rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +53,10 @@ class ScrubCounts:
     blocks_read: int = 0
     """Blocks of 1 MiB that were read again and compared."""
     rotten_blocks: int = 0
+    repaired_blocks: int = 0
+    """Rotten blocks that were written anew, with another broker's bytes."""
+    differing_blocks: int = 0
+    """Blocks that another broker has sealed with other bytes."""
 
 
 class _Pass(NamedTuple):
@@ -77,7 +86,8 @@ class Scrubber:
         self._bytes_per_ms = config.scrub_bytes_per_s / 1000
         self._interval_ms = config.scrub_interval_ms
         self._digests: dict[int, FileDigest] = {}
-        self._rotten: set[tuple[int, int]] = set()
+        self.rotten: dict[int, RottenBlock] = {}
+        """The rotten blocks that are known, by physical offset."""
         self._pass: _Pass | None = None
         self._next_ms = 0
         self._is_busy = False
@@ -175,19 +185,89 @@ class Scrubber:
             _LOG.warning("%s was written into since its digest, which is made again", mapped.path)
             return False
         for number in wrong:
-            if (mapped.start, number) in self._rotten:
+            position = number * BLOCK_BYTES
+            if mapped.start + position in self.rotten:
                 continue
-            self._rotten.add((mapped.start, number))
+            size = min(BLOCK_BYTES, mapped.size - position)
+            self.rotten[mapped.start + position] = RottenBlock(
+                mapped.path, position, mapped.start + position, size, digest.crcs[number]
+            )
             self.counts.rotten_blocks += 1
             _LOG.error(
                 "%s has rotten bytes between positions %d and %d: the disk does not give back what"
                 " was written. Copy the store, look at the disk, and repair the stopped store with"
                 " `cometmq store verify %s --repair-from` an intact broker with the same log",
                 mapped.path,
-                number * BLOCK_BYTES,
-                min((number + 1) * BLOCK_BYTES, mapped.size),
+                position,
+                position + size,
                 self._root,
             )
+        return True
+
+    # -- other brokers' copies ------------------------------------------------------------------
+
+    @property
+    def sealed(self) -> list[int]:
+        """Physical offsets at which the log files with a digest begin."""
+        return list(self._digests)
+
+    def sealed_crcs(self, start: int) -> tuple[int, ...]:
+        """Return the CRC of each block of the log file that begins at `start`; () without one."""
+        digest = self._digests.get(start)
+        return () if digest is None else digest.crcs
+
+    def differs(self, start: int, theirs: tuple[int, ...], owner: str) -> bool:
+        """Report the blocks of a log file that another broker has sealed with other bytes."""
+        ours = self.sealed_crcs(start)
+        if ours == theirs:
+            return False
+        numbers = [n for n, pair in enumerate(zip_longest(ours, theirs)) if len(set(pair)) > 1]
+        self.counts.differing_blocks += len(numbers)
+        _LOG.error(
+            "the log file that begins at physical offset %d was sealed with other bytes here than"
+            " at %s, in blocks of 1 MiB at positions %s: one of the two disks or memories has"
+            " changed what was written. `cometmq store verify` of both stores shows whose records"
+            " are damaged; nothing is changed",
+            start,
+            owner,
+            ", ".join(str(number * BLOCK_BYTES) for number in numbers[:20]),
+        )
+        return True
+
+    def put_right(self, block: RottenBlock, good: bytes, now_ms: int) -> bool:
+        """Have a worker write the sealed bytes of a rotten block; the log says how that ends.
+
+        False while the tour reads: then nothing is done.
+        """
+        if self._is_busy:
+            return False
+
+        def work() -> int:
+            rewrite(self._disk, self._root, block, good)
+            return self._disk.mtime_ms(block.path)
+
+        def done(result: object) -> None:
+            self._is_busy = False
+            if isinstance(result, BaseException):
+                _LOG.error("%s", result)
+                return
+            assert isinstance(result, int)
+            self.rotten.pop(block.physical_offset, None)
+            self.counts.repaired_blocks += 1
+            _LOG.warning(
+                "%s, position %d: %d bytes with rotten ones among them were written anew",
+                block.path,
+                block.position,
+                block.size,
+            )
+            start = block.physical_offset - block.position
+            if start in self._digests:
+                digest = self._digests[start]
+                self._digests[start] = msgspec.structs.replace(digest, mtime_ms=result)
+                self._write_digests(now_ms)
+
+        self._is_busy = True
+        self._workers.submit(work, done)
         return True
 
     def _save(
@@ -204,6 +284,9 @@ class Scrubber:
         present = {file.start for file in self._log.files}
         self._digests[mapped.start] = digest
         self._digests = {start: kept for start, kept in self._digests.items() if start in present}
+        self._write_digests(now_ms)
+
+    def _write_digests(self, now_ms: int) -> None:
         kept = list(self._digests.values())
 
         def done(result: object) -> None:
