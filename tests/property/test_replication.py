@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.golden.wire.captures import load_transfers
-from tests.unit.store.stores import Rig
+from tests.unit.store.stores import START_MS, Rig
 
 from cometmq import native
 from cometmq.broker.replication.frames import REPORT, TRANSFER_HEAD
@@ -237,6 +237,43 @@ def test_native_core_reads_nearly_all_records_of_a_usual_log(
     # Three records begin queues, eight more come before the core is asked again; one or two are at
     # each end of a piece or of a file.
     assert sum(counts) > 850
+
+
+@pytest.mark.parametrize("is_native", [True, False])
+def test_queue_that_begins_again_is_read_on_in_stretches(
+    is_native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The master's topic was deleted and made again, which a log does not say: its queue offsets
+    begin at 0 again.  After that the native core reads on."""
+    if is_native and native.scan_records is None:
+        pytest.skip(f"there is nothing to read it: {native.describe()}")
+    master = Rig()
+    counts, again_at = [0], 0
+    for life in range(2):
+        for number in range(400):
+            topic = "t" if number % 2 else "other"
+            master.store.put(topic, 0, b"%d-%d" % (life, number), b"", store_ms=START_MS)
+        if life == 0:
+            master.store.delete_topic("t")
+            master.tick()
+            again_at = master.store.max_physical_offset
+    whole = whole_log(master.store)
+    scan = native.scan_records
+
+    def counted(*arguments: Any) -> Any:
+        run = scan(*arguments) if scan is not None else None
+        counts.append(0 if run is None else run[1])
+        return run
+
+    monkeypatch.setattr(native, "scan_records", counted if is_native else None)
+    slave = Rig()
+    # A piece begins with the first record of the second life, as the core's stretch does then.
+    cuts = [*range(0, again_at, 5_000), *range(again_at, len(whole), 5_000), len(whole)]
+    for at, end in itertools.pairwise(cuts):
+        slave.store.replica.receive(whole[at:end])
+    for topic in ("t", "other"):
+        assert slave.store.units(topic, 0, 0, 1000) == master.store.units(topic, 0, 0, 1000)
+    assert (sum(counts) > 600) is is_native
 
 
 def test_slave_of_ours_reads_what_a_java_master_sent() -> None:

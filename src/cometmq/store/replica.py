@@ -180,8 +180,9 @@ class ReplicaAppender:
             return at, True
         following, _, units_of, _, keys = run
         if any(queue.is_gone or first != queue.max for queue, first, _ in units_of):
-            # Each record of the stretch has to be looked at.
+            # Each record of the stretch has to be looked at; its queues are looked up again.
             self._plain_queues.clear()
+            self._queue_by_key.clear()
             return at, False
         end = at + following - position
         log.append_span(buffer[at:end])
