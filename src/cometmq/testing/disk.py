@@ -635,6 +635,7 @@ def _last_record(data: _Bytes, count: int) -> tuple[int, int] | None:
     return None
 
 
+@functools.lru_cache(maxsize=4096)
 def _clean(path: str) -> str:
     """Return an absolute path without doubled or trailing slashes."""
     return str(PurePosixPath("/") / path)

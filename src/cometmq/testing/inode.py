@@ -22,6 +22,8 @@ __all__ = ["PAGE_BYTES", "Inode", "ReservedInode", "SparseInode"]
 
 PAGE_BYTES: Final = 4096
 SECTOR_BYTES: Final = 512
+ONE_LOST_SHARE: Final = 0.4
+"""How often a power cut takes one sector of a log file, and leaves all others that were written."""
 
 _Bytes = bytes | bytearray | memoryview
 _ZERO_PAGE: Final = bytes(PAGE_BYTES)
@@ -121,11 +123,16 @@ class ReservedInode:
         size = len(new) if len(new) == len(old) or chance.random() < 0.5 else len(old)
         after = bytearray(size)
         after[: len(old)] = old[:size]
-        for start in range(0, min(size, len(new)), PAGE_BYTES):
-            end = min(start + PAGE_BYTES, size)
-            if self._given_up.get(start) == bytes(new[start:end]):
-                continue
-            if new[start:end] != after[start:end]:
+        dirty = [
+            (start, min(start + PAGE_BYTES, size))
+            for start in range(0, min(size, len(new)), PAGE_BYTES)
+            if self._given_up.get(start) != bytes(new[start : start + PAGE_BYTES])
+            and new[start : start + PAGE_BYTES] != after[start : min(start + PAGE_BYTES, size)]
+        ]
+        if dirty and chance.random() < ONE_LOST_SHARE:
+            _lose_one_sector(after, new, dirty, chance)
+        else:
+            for start, end in dirty:
                 after[start:end] = settle_page(after[start:end], new[start:end], chance)
         self.data = after
         self._platter = bytes(after)
@@ -260,6 +267,21 @@ class SparseInode:
             return None
         first_data = max(position, min(later) * PAGE_BYTES)
         return first_data if first_data < self._size else None
+
+
+def _lose_one_sector(
+    after: bytearray, new: _Bytes, dirty: list[tuple[int, int]], chance: random.Random
+) -> None:
+    """Write all unsynced sectors but one, so that whole records may follow a torn one."""
+    sectors = [
+        (start, min(start + SECTOR_BYTES, end))
+        for begin, end in dirty
+        for start in range(begin, end, SECTOR_BYTES)
+    ]
+    changed = [(start, end) for start, end in sectors if new[start:end] != after[start:end]]
+    changed.remove(chance.choice(changed))
+    for start, end in changed:
+        after[start:end] = new[start:end]
 
 
 def settle_page(old: _Bytes, new: _Bytes, chance: random.Random) -> bytes:

@@ -39,11 +39,26 @@ from cometmq.errors import CometError
 from cometmq.net.env import Environment
 from cometmq.testing.clock import VirtualClock
 from cometmq.testing.disk import SimDisk
-from cometmq.testing.loop import Lifetime, NodeCrashed, SimLoop, context_of
+from cometmq.testing.loop import (
+    Lifetime,
+    NodeCrashed,
+    SimLoop,
+    context_of,
+    current_lifetime,
+)
 from cometmq.testing.network import NetworkFaults, SimNetwork
 from cometmq.testing.workers import SimWorkers
 
-__all__ = ["Node", "NodeGone", "Outcome", "SimulationFault", "Trace", "World", "simulate"]
+__all__ = [
+    "Event",
+    "Node",
+    "NodeGone",
+    "Outcome",
+    "SimulationFault",
+    "Trace",
+    "World",
+    "simulate",
+]
 
 _T = TypeVar("_T")
 
@@ -58,12 +73,27 @@ class SimulationFault(CometError):
     """A callback or task of the simulation failed and nobody awaited it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What a scenario recorded, or what happened to a machine."""
+
+    at_s: float
+    what: str
+    node: str
+    """The machine whose code recorded it; "" for the world."""
+    body: bytes | None
+    """The message that it is about."""
+    detail: str
+
+
 @dataclass(slots=True)
 class Trace:
     """Everything observable, in order: deliveries, losses, crashes and recorded results."""
 
     time_s: Callable[[], float]
     lines: list[str] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    """What was recorded, without the network's deliveries."""
 
     def add(self, kind: str, detail: str) -> None:
         """Append an event with its virtual time."""
@@ -118,6 +148,7 @@ class Node:
         """Begin a new life on the node's disk; a living node is killed first."""
         if self.is_alive:
             self.crash(power_cut=False)
+        self._world.record("restart", "", node=self.name)
         self._environment = self._begin_life()
 
     def _begin_life(self) -> Environment:
@@ -173,7 +204,7 @@ class Node:
         """
         if not self.is_alive:
             return
-        self._world.trace.add("crash", f"{self.name} {'power cut' if power_cut else 'kill'}")
+        self._world.record("crash", "power cut" if power_cut else "kill", node=self.name)
         self.lifetime.end()
         self._world.network.host(self.address).crash()
         if power_cut:
@@ -189,12 +220,13 @@ class Node:
         life = self.lifetime
         if not life.alive or life.is_paused:
             return
-        self._world.trace.add("pause", f"{self.name} {seconds:.3f}")
+        self._world.record("pause", f"{seconds:.3f} s", node=self.name)
         life.pause()
         try:
             await asyncio.sleep(seconds)
         finally:
             self.paused_s += seconds
+            self._world.record("goes on", "", node=self.name)
             life.resume(self._world.loop)
 
     def crash_at(
@@ -244,9 +276,22 @@ class World:
             node = self.nodes[name] = Node(self, name, address, disk)
         return node
 
-    def record(self, kind: str, detail: object) -> None:
-        """Put a result of the scenario into the trace."""
-        self.trace.add(kind, str(detail))
+    def record(
+        self, what: str, detail: object = "", *, node: str | None = None, body: bytes | None = None
+    ) -> None:
+        """Put a result of the scenario into the trace.
+
+        Args:
+            node: the machine it is about; by default the one whose code calls.
+            body: of the message it is about.
+        """
+        if node is None:
+            life = current_lifetime()
+            node = "" if life is None else life.name
+        text = str(detail)
+        about = "" if body is None else repr(body[:20])
+        self.trace.add(what, " ".join(filter(None, (node, about, text))))
+        self.trace.events.append(Event(self.loop.time(), what, node, body, text))
 
     def _unawaited(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import logging
 import secrets
@@ -12,13 +13,15 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from cometmq.errors import ConfigError
-from cometmq.testing.simulate import FAULTS, WORKLOADS, FaultAt, Plan, Report, plan_of
+from cometmq.testing.simulate import FAULTS, WORKLOADS, FaultAt, Plan, Report, plan_of, timeline
 from cometmq.testing.simulate.hooks import SERVICE_STEPS
 from cometmq.testing.simulate.plan import COMMAND, FLUSHES
 from cometmq.testing.simulate.run import run_plan
 from cometmq.testing.simulate.shrink import shrink
+from cometmq.testing.simulate.timeline_page import write_page
 
 __all__ = ["main", "plan_from"]
 
@@ -96,6 +99,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--faults", help="with --seed: kind@milliseconds, joined by commas")
     parser.add_argument("--trace", action="store_true", help="with --seed: print all that happened")
     parser.add_argument("--hooks", action="store_true", help="print how often each step was hit")
+    parser.add_argument(
+        "--pages", type=Path, help="write the time line of each failure as a page into this folder"
+    )
     parser.add_argument("--no-shrink", action="store_true", help="leave failing plans as they are")
     parser.add_argument("--verbose", action="store_true", help="show what servers and clients log")
     return parser
@@ -156,15 +162,17 @@ def _seeds(options: argparse.Namespace) -> Iterable[int]:
     return itertools.count(begin)
 
 
-def _explain(report: Report, failure: str, *, is_shrunk: bool) -> Report:
-    """Print a failure with its command, and the smaller plan that it shrinks to."""
+def _explain(report: Report, failure: str, options: argparse.Namespace) -> None:
+    """Print a failure with its shortest plan, its time line, and the command that replays it."""
     print(f"seed {report.plan.seed} FAILED: {failure}", flush=True)
+    if not options.no_shrink:
+        print(f"  drawn: {report.plan.command()}", flush=True)
+        report = shrink(report, failure)
+        print("  the shortest plan that breaks the same promise:")
+    print("\n".join(timeline.text(report)))
+    if options.pages is not None:
+        print(f"  page: {write_page(report, options.pages)}")
     print(f"  replay: {report.plan.command()}", flush=True)
-    if not is_shrunk:
-        return report
-    small = shrink(report, failure)
-    print(f"  smaller: {small.plan.command()}\n    {small.failure}", flush=True)
-    return small
 
 
 def _run_seed(options: argparse.Namespace) -> int:
@@ -177,7 +185,7 @@ def _run_seed(options: argparse.Namespace) -> int:
     print(f"trace {report.digest}")
     if report.failure is None:
         return 0
-    _explain(report, report.failure, is_shrunk=not options.no_shrink)
+    _explain(report, report.failure, options)
     return 1
 
 
@@ -190,7 +198,7 @@ def _run_seeds(options: argparse.Namespace) -> int:
         report = run_plan(plan_of(seed))
         totals.add(report)
         if report.failure is not None:
-            _explain(report, report.failure, is_shrunk=not options.no_shrink)
+            _explain(report, report.failure, options)
     print("\n".join(totals.lines(all_hooks=options.hooks)))
     return 1 if totals.failed else 0
 
@@ -201,12 +209,15 @@ def main(arguments: list[str] | None = None) -> int:
     logger = logging.getLogger("cometmq")
     is_shown = logger.propagate
     logger.propagate = options.verbose
+    # Each run ends with a collection, which need not look at what was imported.
+    gc.freeze()
     try:
         return _run_seeds(options) if options.seed is None else _run_seed(options)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
     finally:
+        gc.unfreeze()
         logger.propagate = is_shown
 
 

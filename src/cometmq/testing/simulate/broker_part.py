@@ -42,6 +42,7 @@ __all__ = [
     "CheckFailed",
     "Group",
     "Seen",
+    "place_of",
 ]
 
 BROKER_PORT: Final = 10911
@@ -54,6 +55,12 @@ _COUNTS: Final = frozenset({"timermetrics", "transactionMetrics"})
 
 Position = tuple[str, str, int, int]
 """Broker name, topic, queue id, queue offset."""
+
+
+def place_of(position: Position) -> str:
+    """Write a position: topic, queue and offset, and the broker."""
+    broker_name, topic, queue_id, queue_offset = position
+    return f"{topic}/{queue_id} at {queue_offset} of {broker_name}"
 
 
 class CheckFailed(AssertionError):

@@ -22,6 +22,7 @@ from cometmq.testing.simulate.broker_part import (
     Group,
     Position,
     Seen,
+    place_of,
 )
 from cometmq.testing.simulate.holders import Holders
 from cometmq.testing.simulate.hooks import Hooks
@@ -188,10 +189,11 @@ class Cluster:
     async def _start_broker(self, part: BrokerPart) -> None:
         try:
             await part.start()
+            self.world.record("serves", node=part.name)
         except NodeGone:
             return
         except (CometError, OSError) as error:
-            self.world.record("not started", f"{part.name} {type(error).__name__}")
+            self.world.record("not started", type(error).__name__, node=part.name)
             self._starts_in_peace += self.is_peace
             if self._starts_in_peace > STARTS_IN_PEACE_MAX:
                 raise CheckFailed(f"{part.name} does not start: {error!r}") from error
@@ -280,6 +282,8 @@ class Cluster:
             self.failure.set_exception(error)
 
     def _appears(self, seen: Seen) -> None:
+        broker_name = seen.position[0]
+        self.world.record("visible", place_of(seen.position), node=broker_name, body=seen.body)
         if seen.position[1] in self._only_sent:
             self._check_sent(seen)
         on_seen = self._on_topic.get(seen.position[1])

@@ -83,7 +83,7 @@ async def _broker_restart(cluster: Cluster, chance: random.Random) -> None:
     except NodeGone:
         return
     except (CometError, OSError) as error:
-        cluster.world.record("stop failed", repr(error))
+        cluster.world.record("stop failed", repr(error), node=part.name)
     else:
         part.check_saved(services)
     part.node.crash(power_cut=False)
@@ -321,13 +321,14 @@ FAULTS: Final[dict[str, Fault]] = {
 async def inject(cluster: Cluster, fault: FaultAt) -> None:
     """Wait for the time of a fault, then do it."""
     await asyncio.sleep(fault.at_ms / 1000)
-    cluster.world.record("fault", fault)
+    cluster.world.record("fault", fault.kind)
     await FAULTS[fault.kind](cluster, random.Random(f"{cluster.plan.seed}/{fault}"))
 
 
 def make_peace(cluster: Cluster) -> None:
     """End every fault for the rest of the simulation."""
     cluster.is_peace = True
+    cluster.world.record("faults end")
     cluster.hooks.disarm()
     world = cluster.world
     world.network.faults = NetworkFaults()

@@ -23,7 +23,7 @@ from cometmq.testing.simulate.faults import inject, make_peace
 from cometmq.testing.simulate.lives import lock_life_ms, shorter_lives
 from cometmq.testing.simulate.plan import BUSY_S, Plan
 from cometmq.testing.simulate.workloads import WORKLOADS, Workload
-from cometmq.testing.simulation import World, simulate
+from cometmq.testing.simulation import Event, World, simulate
 
 __all__ = ["Report", "run_plan"]
 
@@ -60,6 +60,8 @@ class Report:
     digest: str = ""
     """SHA-256 of everything that happened, in order."""
     trace: tuple[str, ...] = ()
+    events: tuple[Event, ...] = ()
+    """What happened to machines and messages, in order."""
 
     @property
     def counts(self) -> bool:
@@ -188,6 +190,7 @@ class _PlanRun:
         report.virtual_s = world.loop.time()
         report.digest = world.trace.digest()
         report.trace = tuple(world.trace.lines)
+        report.events = tuple(world.trace.events)
         return report
 
 

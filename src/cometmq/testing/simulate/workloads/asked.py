@@ -62,9 +62,9 @@ class AskedWorkload(Workload):
         try:
             reply = await producer.request(Message(TOPIC, body), timeout_ms=TIMEOUT_MS)
         except CometError as error:
-            self.cluster.world.record("refused", f"{body[:20]!r} {type(error).__name__}")
+            self.cluster.world.record("refused", type(error).__name__, body=body)
         else:
-            self.cluster.world.record("answered", repr(body[:20]))
+            self.cluster.world.record("answered", body=body)
             if bytes(reply.body) != b"reply to " + body:
                 self.cluster.fail(f"asked: {body[:30]!r} got {bytes(reply.body)[:40]!r}")
             self._answered.add(body)

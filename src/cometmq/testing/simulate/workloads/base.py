@@ -25,7 +25,7 @@ from cometmq.core.filter.subscription import Sql92
 from cometmq.errors import CometError
 from cometmq.model import Message, SendResult, SendStatus
 from cometmq.model.names import PARK_PREFIX
-from cometmq.testing.simulate.broker_part import Position
+from cometmq.testing.simulate.broker_part import Position, place_of
 
 if TYPE_CHECKING:
     from cometmq.testing.simulate.broker_part import Group, Seen
@@ -110,6 +110,7 @@ class Workload:
         filler = b"." * self.chance.choice([0, 30, 300, 3000])
         body = b"%s/%d/" % (self.name.encode(), self.tries) + filler + end
         self.cluster.sent.setdefault(body, {})
+        self.cluster.world.record("made", body=body)
         return body
 
     async def send_all(self, node: Node, step: Callable[[Producer], Awaitable[None]]) -> None:
@@ -149,7 +150,7 @@ class Workload:
         self.acknowledged[body] = position
         if self.is_calm:
             self._calm_acknowledged_ms[body] = self.now_ms()
-        self.cluster.world.record("acknowledged", f"{body[:20]!r} {position}")
+        self.cluster.world.record("acknowledged", place_of(position), body=body)
         return sent
 
     def now_ms(self) -> int:
@@ -228,11 +229,17 @@ class Workload:
             self.cluster.holders.check()
             body = bytes(message.body)
             self.note_begun(group.name, body, message.reconsume_times)
+            tries = f", try {message.reconsume_times}" if message.reconsume_times else ""
+            self.cluster.world.record("handler begins", f"{group.name}{tries}", body=body)
             self._check_assigned(member, message)
             if slow_s and not self.cluster.is_peace:
                 await asyncio.sleep(self.chance.uniform(0, slow_s))
-            await handle(message)
-            self.cluster.world.record("handled", f"{group.name} {body[:20]!r}")
+            try:
+                await handle(message)
+            except Exception as error:
+                self.cluster.world.record("handler fails", type(error).__name__, body=body)
+                raise
+            self.cluster.world.record("handled", group.name, body=body)
             group.decided.add(position_of(message))
             group.bodies.add(body)
 

@@ -114,7 +114,7 @@ class BroadcastWorkload(Workload):
             await asyncio.sleep(self.chance.uniform(0, 0.2))
             lives.handled[queue].add(queue_offset)
             lives.bodies.add(bytes(message.body))
-            self.cluster.world.record("handled", f"member {number} {message.body[:20]!r}")
+            self.cluster.world.record("handled", f"member {number}", body=bytes(message.body))
 
         member = _Member(
             GROUP,

@@ -69,7 +69,7 @@ class RecalledWorkload(DelayedWorkload):
         self.note(new, moved)
 
     def _record_recall(self, body: bytes) -> None:
-        self.cluster.world.record("taken back", repr(body[:20]))
+        self.cluster.world.record("taken back", body=body)
         if body in self._arrived:
             self.cluster.fail(f"{self.name}: {body[:30]!r} was recalled and had come before")
         self._recalled.add(body)

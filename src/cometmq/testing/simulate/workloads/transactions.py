@@ -109,7 +109,7 @@ class TransactionsWorkload(Workload):
             self._database[body] = None if kind == "undecided" else kind in _DONE
             self._running.discard(body)
             self._begun[body] = kind
-            self.cluster.world.record("begun", f"{body[:20]!r} {kind}")
+            self.cluster.world.record("local transaction", kind, body=body)
         await asyncio.gather(
             *[producer.end(transaction, _outcome(kind)) for _, kind, transaction in ready]
         )
