@@ -111,7 +111,8 @@ def _drawing(report: Report, messages: dict[str, list[Event]]) -> str:
         x = axis.x(at_s)
         parts.append(
             f"<line class='axis' x1='{x:.1f}' y1='{_LANE}' x2='{x:.1f}' y2='{height}' "
-            f"stroke-opacity='.3'/><text x='{x:.1f}' y='14' text-anchor='middle'>{at_s:.2f} s</text>"
+            f"stroke-opacity='.3'/>"
+            f"<text x='{x:.1f}' y='14' text-anchor='middle'>{at_s:.2f} s</text>"
         )
     end = axis.x(report.virtual_s)
     parts.append(f"<line class='c4' x1='{end:.1f}' y1='{_LANE}' x2='{end:.1f}' y2='{height}'/>")
