@@ -4,6 +4,7 @@ No plant is in the product: a plant replaces what a class has under a name, and 
 """
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -13,16 +14,19 @@ from unittest import mock
 import msgspec
 
 import cometmq.broker.files.persistence as persistence_module
+import cometmq.client.message.checks as checks_module
 import cometmq.core.retry.retry as retry_module
 import cometmq.store.append.appender as appender_module
 import cometmq.store.recovery.log_scan as log_scan_module
 import cometmq.store.recovery.recovery as recovery_module
 from cometmq.broker.base.state import answer
+from cometmq.broker.clients.heartbeats import ClientProcessor
 from cometmq.broker.clients.send_back import SendBackProcessor
 from cometmq.broker.delay.wheel.recall import RecallProcessor
 from cometmq.broker.delay.wheel.timed_send import TimedKind
 from cometmq.broker.files.config_file import ConfigFile
 from cometmq.broker.pull.hold import PullHold
+from cometmq.broker.registration import RegistrationService
 from cometmq.broker.transaction.service import TransactionService
 from cometmq.client.consumer.group.group_consumer import GroupConsumer
 from cometmq.client.extensions.parking.parking import Parking
@@ -43,6 +47,7 @@ from cometmq.store.index.service import IndexService
 from cometmq.store.log.flush import Flusher
 from cometmq.store.log.reader import LogReader
 from cometmq.store.message_store import MessageStore
+from cometmq.store.queue.search import QueueSearch
 from cometmq.store.retention.retention import Retention
 
 __all__ = ["PLANTS", "Plant"]
@@ -322,6 +327,68 @@ def _keeps(original: Any) -> Any:
     return release
 
 
+def _twice(original: Any) -> Any:
+    def matching(self: PullLoop, messages: Any) -> Any:
+        chosen = original(self, messages)
+        return [*chosen, *chosen[-1:]]
+
+    return matching
+
+
+def _never(original: Any) -> Any:
+    async def stop(self: RegistrationService) -> None:
+        """Leave everything as it is."""
+
+    return stop
+
+
+def _copy_stays(original: Any) -> Any:
+    def write(self: ConfigFile, build: Any) -> None:
+        original(self, build)
+        self._disk.write_atomic(f"{self._path}.tmp", self._disk.read_bytes(self._path))
+
+    return write
+
+
+def _without_last_group(original: Any) -> Any:
+    def snapshot(locks: QueueLocks) -> Any:
+        class Part:
+            def snapshot(self) -> Any:
+                whole = locks.snapshot()
+                return replace(whole, owners=dict(list(whole.owners.items())[:-1]))
+
+        return original(Part())
+
+    return snapshot
+
+
+def _without_colour(original: Any) -> Any:
+    def encode(properties: Any) -> str:
+        text: str = original({k: value for k, value in properties.items() if k != "colour"})
+        return text
+
+    return encode
+
+
+def _without_one_topic(original: Any) -> Any:
+    def encode(self: RegistrationService, topics: Any) -> bytes:
+        topics = list(topics)
+        raw: bytes = original(self, topics[:-1] if len(topics) > 1 else topics)
+        return raw
+
+    return encode
+
+
+def _back_and_forth(original: Any) -> Any:
+    calls = itertools.count()
+
+    def min_of(self: QueueSearch, queue: Any) -> int:
+        least: int = original(self, queue)
+        return max(0, least - next(calls) % 2)
+
+    return min_of
+
+
 PLANTS: Final = (
     Plant("a flush is dropped", ((Flusher, "_sync", _drop),)),
     Plant("two units of a batch change places", ((appender_module, "pack_units", _swapped),)),
@@ -428,4 +495,20 @@ PLANTS: Final = (
         ((PullHold, "drop_connection", _drop),),
     ),
     Plant("a leaving member keeps its locks", ((QueueLockKeeper, "release", _keeps),)),
+    Plant("members do not learn that their group changed", ((ClientProcessor, "_notify", _drop),)),
+    Plant("a handler gets a message twice", ((PullLoop, "_matching", _twice),)),
+    Plant("a task outlives its broker's stop", ((RegistrationService, "stop", _never),)),
+    Plant("a temporary file stays", ((ConfigFile, "_write", _copy_stays),)),
+    Plant(
+        "a group's locks are left out of the file",
+        ((persistence_module, "queue_lock_snapshot", _without_last_group),),
+    ),
+    Plant(
+        "a property is left out of the message",
+        ((checks_module, "encode_properties_text", _without_colour),),
+    ),
+    Plant("a least offset moves back", ((QueueSearch, "min_of", _back_and_forth),)),
+    Plant(
+        "a registration leaves a topic out", ((RegistrationService, "_encode", _without_one_topic),)
+    ),
 )

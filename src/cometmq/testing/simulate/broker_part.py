@@ -127,6 +127,7 @@ class BrokerPart:
         self._on_seen = on_seen
         self._committed: dict[tuple[str, str, int], int] = {}
         self._saved: dict[tuple[str, str, int], int] = {}
+        self._members_changed_ms: dict[str, int] = {}
         self._least: dict[tuple[str, int], int] = {}
         self._durable = 0
         """Below this physical offset the log was compared with the platter in this life."""
@@ -431,6 +432,9 @@ class BrokerPart:
         self.check_saved(services)
         self._check_files(services)
         self._verify(frozenset({FindingKind.NOTE}))
+        temporary = [path for path in self.node.disk.tree() if path.endswith(".tmp")]
+        if temporary:
+            raise CheckFailed(f"{self.name}: temporary files are left: {temporary[0]}")
         running = [task for task, _ in self.node.lifetime.tasks if not task.done()]
         if running:
             raise CheckFailed(f"{self.name}: {len(running)} tasks outlive its stop: {running[0]}")
@@ -447,6 +451,10 @@ class BrokerPart:
         for difference in differences(self.node.disk, f"{_ROOT}/config", services, names):
             raise CheckFailed(f"{self.name}: {difference}")
 
+    def members_changed(self, group: str) -> None:
+        """Note that a member left: pulls that others had before may be held beside new ones."""
+        self._members_changed_ms[group] = self._now_ms()
+
     def check_rest(self) -> None:
         """Check what holds while nothing happens: saved tables, and one held pull for a reader.
 
@@ -460,6 +468,8 @@ class BrokerPart:
             (pull.connection.peer, pull.header.consumer_group, topic, queue_id)
             for (topic, queue_id), pulls in self.broker.services.pull.hold._by_queue.items()
             for pull in pulls
+            if pull.deadline_ms - pull.header.suspend_timeout_ms
+            >= self._members_changed_ms.get(pull.header.consumer_group, 0)
         )
         for (peer, group, topic, queue_id), count in held.items():
             if count > 1:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cometmq.errors import CometError
 from cometmq.namesrv import NameServer, NameServerConfig
 from cometmq.testing.simulate.broker_part import (
+    BROKER_PORT,
     QUEUE_COUNT,
     BrokerPart,
     CheckFailed,
@@ -67,6 +68,8 @@ class Cluster:
         """Log files that went in the calm, when everything was consumed."""
         self.chance = random.Random(f"{plan.seed}/cluster")
         self.name_servers = [world.node("name-server")]
+        self._serving: dict[str, NameServer] = {}
+        """The name server that runs on each of `name_servers`, by the node's name."""
         nodes = [world.node(f"broker-{number}") for number in range(plan.brokers)]
         self.clients = [world.node(f"client-{number}") for number in range(CLIENT_COUNT)]
         for number in range(1, plan.name_servers):
@@ -184,7 +187,12 @@ class Cluster:
 
     async def _start_name_server(self, node: Node) -> None:
         config = NameServerConfig(listen_port=NAME_SERVER_PORT, kv_config_path="/ns/kv.json")
-        await node.run(lambda: NameServer(config, node.environment(), node.disk).start())
+
+        async def begin() -> None:
+            server = self._serving[node.name] = NameServer(config, node.environment(), node.disk)
+            await server.start()
+
+        await node.run(begin)
 
     async def _start_broker(self, part: BrokerPart) -> None:
         try:
@@ -253,6 +261,38 @@ class Cluster:
             return
         role.life = role.node.lifetime.number
         role.task = role.node.spawn(role.work)
+
+    def check_routes(self) -> None:
+        """Check at rest that every name server names each living broker, and nothing else.
+
+        Raises:
+            CheckFailed: one does not.
+        """
+        living = {part.name: f"{part.node.address}:{BROKER_PORT}" for part in self.brokers}
+        for name, server in self._serving.items():
+            members, _ = server.routes.cluster_info()
+            named = {broker: data.broker_addrs.get(0) for broker, data in members.items()}
+            if named != living:
+                raise CheckFailed(f"{name} names the brokers {named}, and these live: {living}")
+            for part in self.brokers:
+                self._check_queues(name, server, part)
+
+    @staticmethod
+    def _check_queues(name: str, server: NameServer, part: BrokerPart) -> None:
+        """Check that a name server has the topics of one broker as the broker has them."""
+        assert part.broker is not None
+        for topic, config in part.broker.state.topics.all().items():
+            route = server.routes.route(topic)
+            counts = [
+                (queues.read_queue_count, queues.write_queue_count)
+                for queues in (route.queue_datas if route is not None else ())
+                if queues.broker_name == part.name
+            ]
+            if counts != [(config.read_queue_count, config.write_queue_count)]:
+                raise CheckFailed(
+                    f"{name} has {counts} queues of {topic} at {part.name}, the broker has "
+                    f"{config.read_queue_count} and {config.write_queue_count}"
+                )
 
     def senders_done(self) -> bool:
         """Whether every sender of the calm has finished."""

@@ -143,6 +143,7 @@ class _PlanRun:
         await self._until_settled(cluster)
         for workload in self.workloads:
             workload.check_calm()
+        cluster.check_routes()
         for part in cluster.brokers:
             part.check_rest()
             # Every message is consumed, and none waits for its time or for its transaction's end.

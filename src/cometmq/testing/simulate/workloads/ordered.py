@@ -19,6 +19,8 @@ from cometmq.testing.simulate.workloads.base import Position, Workload, position
 __all__ = ["GlobalOrderedWorkload", "GroupOrderedWorkload", "OrderedWorkload"]
 
 GROUPS: Final = 4
+SHARE_LATE_S: Final = 2.0
+"""Within so many seconds a member that joins has its share of the queues, without any fault."""
 
 
 class OrderedWorkload(Workload):
@@ -28,10 +30,13 @@ class OrderedWorkload(Workload):
     calm_steps: ClassVar[int] = 6
     topic: ClassVar[str] = "Ordered"
     order: ClassVar[Literal["queue", "group"]] = "queue"
+    is_shared: ClassVar[bool] = True
+    """Whether the topic has queues for two members."""
 
     def start(self) -> None:
         cluster = self.cluster
         self._passed: defaultdict[object, int] = defaultdict(lambda: -1)
+        self._calm_member: PushConsumer | None = None
         cluster.watch(self.topic, self.never_twice)
         self.readers = cluster.watch_group(f"{self.name}-readers", is_alone=True)
         self.calm_group(f"{self.name}-readers")
@@ -45,7 +50,20 @@ class OrderedWorkload(Workload):
         await self.send_one(producer, Message(self.topic, self.new_body(), message_group=group))
 
     async def calm_step(self, producer: Producer) -> None:
-        """Send as before."""
+        """Send as before; a second member takes its queues over and gives them back meanwhile."""
+        if self._calm_member is None:
+            self._calm_member = self._member(0)
+            await self._calm_member.start()
+            await asyncio.sleep(SHARE_LATE_S)
+            shares = [queue.topic == self.topic for queue in self._calm_member.assignments]
+            if self.is_shared and not any(shares):
+                self.cluster.fail(
+                    f"{self.name}: a member that joined has no queue after {SHARE_LATE_S} s"
+                )
+        elif len(self._calm_acknowledged_ms) == self.calm_steps // 2:
+            await self._calm_member.shutdown()
+            for part in self.cluster.brokers:
+                part.members_changed(self.readers.name)
         await self._step(producer)
 
     def _member(self, number: int) -> PushConsumer:
@@ -93,6 +111,7 @@ class GlobalOrderedWorkload(OrderedWorkload):
 
     name: ClassVar[str] = "global-order"
     topic: ClassVar[str] = "OneQueue"
+    is_shared: ClassVar[bool] = False
 
     def start(self) -> None:
         self._is_made = False
