@@ -34,6 +34,7 @@ from cometmq.testing.simulate import (
     shrink,
 )
 from cometmq.testing.simulate.__main__ import main, plan_from
+from cometmq.testing.simulate.hooks import SERVICE_STEPS
 from cometmq.testing.simulation import World
 
 # Each of them proves something: see the assertions.
@@ -65,6 +66,7 @@ def test_every_promise_is_kept(seeds: list[int]) -> None:
         assert report.counts
         assert report.observations > 100
         assert report.hits.total() > 50
+        assert {step for step in report.hits if not step.startswith("disk.")} <= SERVICE_STEPS
 
 
 @pytest.mark.parametrize("arguments", FAILED_ONCE)

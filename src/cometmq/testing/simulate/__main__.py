@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cometmq.errors import ConfigError
 from cometmq.testing.simulate import FAULTS, WORKLOADS, FaultAt, Plan, Report, plan_of, timeline
-from cometmq.testing.simulate.hooks import SERVICE_STEPS
+from cometmq.testing.simulate.hooks import DISK_STEPS, SERVICE_STEPS
 from cometmq.testing.simulate.plan import COMMAND, FLUSHES
 from cometmq.testing.simulate.run import run_plan
 from cometmq.testing.simulate.shrink import shrink
@@ -68,7 +68,7 @@ class Totals:
             f"{self.hits.total()} times at one of {len(self.hits)} named steps, "
             f"{self.crashes.total()} brokers crashed there"
         )
-        missed = sorted(SERVICE_STEPS - self.hits.keys())
+        missed = sorted((SERVICE_STEPS | DISK_STEPS) - self.hits.keys())
         if missed:
             yield f"never reached: {', '.join(missed)}"
         if all_hooks:

@@ -16,7 +16,7 @@ from typing import Final
 from cometmq.testing.loop import NodeCrashed, current_lifetime
 from cometmq.testing.simulation import Node
 
-__all__ = ["SERVICE_STEPS", "Hooks"]
+__all__ = ["DISK_STEPS", "SERVICE_STEPS", "Hooks"]
 
 SERVICE_STEPS: Final = frozenset(
     {
@@ -26,13 +26,35 @@ SERVICE_STEPS: Final = frozenset(
         *(f"staging.{step}-done" for step in ("after", "before")),
         *(f"staging.slice-{step}" for step in ("announced", "appended")),
         *(f"staging.before-{step}" for step in ("answer", "ledger-file")),
+        "staging.staged",
         *(f"timer.{step}" for step in ("before_log", "before_put", "check_written", "put")),
-        *(f"timer.{step}" for step in ("log_synced", "wheel_synced")),
+        *(f"timer.{step}" for step in ("log_synced", "placed", "wheel_synced")),
         *(f"transaction.{step}" for step in ("check.pushed", "check.put_back", "discard.put")),
         *(f"transaction.{step}" for step in ("offset.half", "offset.op", "op.before", "op.put")),
+        *(f"transaction.{step}" for step in ("commit.put", "half.put")),
+        *(f"gateway.{step}" for step in ("brought", "due", "held", "taken")),
     }
 )
 """Every step that services report; totals name those that no run reached."""
+DISK_STEPS: Final = frozenset(
+    {
+        *(f"disk.{step}.commitlog" for step in ("allocate", "create", "remove", "write")),
+        *(f"disk.{step}.consumequeue" for step in ("create", "remove", "write")),
+        *(f"disk.{step}.{part}" for step in ("create", "write") for part in ("index", "timerlog")),
+        *(f"disk.{step}.root" for step in ("create", "remove", "rename", "write")),
+        *(
+            f"disk.{step}.{part}"
+            for step in ("sync", "sync_dir")
+            for part in ("commitlog", "consumequeue", "index", "root", "timerlog")
+        ),
+        *(
+            f"disk.write_atomic{step}.{part}"
+            for step in ("", ".sync", ".rename", ".sync_dir")
+            for part in ("config", "root")
+        ),
+    }
+)
+"""The steps of disks that a run must be able to reach; totals name those that none reached."""
 
 _CRASHING: Final = frozenset(
     {
