@@ -70,7 +70,10 @@ class RetriesWorkload(Workload):
         """Check that a message comes again after the delay of its try, and not too often."""
         times = seen.reconsume_times
         if times > TRIES_MAX:
-            self.cluster.fail(f"retries: {seen.body[:30]!r} comes a {times}th time again")
+            self.cluster.fail(
+                f"retries: {seen.body[:30]!r} comes again as try {times}, "
+                f"and {TRIES_MAX} was the last"
+            )
         failed_ms = self._failed_ms.get((seen.body, times - 1))
         if failed_ms is None:
             self.cluster.fail(f"retries: {seen.body[:30]!r} comes again and has not failed")
