@@ -23,6 +23,7 @@ from cometmq.broker.base.state import answer
 from cometmq.broker.clients.heartbeats import ClientProcessor
 from cometmq.broker.clients.send_back import SendBackProcessor
 from cometmq.broker.delay.wheel.recall import RecallProcessor
+from cometmq.broker.delay.wheel.service import TimerService
 from cometmq.broker.delay.wheel.timed_send import TimedKind
 from cometmq.broker.files.config_file import ConfigFile
 from cometmq.broker.pull.hold import PullHold
@@ -336,7 +337,7 @@ def _twice(original: Any) -> Any:
 
 
 def _never(original: Any) -> Any:
-    async def stop(self: RegistrationService) -> None:
+    async def stop(self: Any) -> None:
         """Leave everything as it is."""
 
     return stop
@@ -498,6 +499,7 @@ PLANTS: Final = (
     Plant("members do not learn that their group changed", ((ClientProcessor, "_notify", _drop),)),
     Plant("a handler gets a message twice", ((PullLoop, "_matching", _twice),)),
     Plant("a task outlives its broker's stop", ((RegistrationService, "stop", _never),)),
+    Plant("a stop leaves the timers unwritten", ((TimerService, "finish", _never),)),
     Plant("a temporary file stays", ((ConfigFile, "_write", _copy_stays),)),
     Plant(
         "a group's locks are left out of the file",

@@ -27,7 +27,7 @@ from cometmq.model.offsets import PhysicalOffset
 from cometmq.store.base.disk import Disk
 from cometmq.store.base.results import GetResult, GetStatus
 from cometmq.store.offline.verify import FindingKind, verify_store
-from cometmq.testing.simulate.saved_tables import TABLE_FILES, differences
+from cometmq.testing.simulate.saved_tables import TABLE_FILES, TIMERS, differences
 
 if TYPE_CHECKING:
     from cometmq.broker.services import Services
@@ -445,7 +445,7 @@ class BrokerPart:
         Raises:
             CheckFailed: one is not.
         """
-        self._check_tables(services, TABLE_FILES)
+        self._check_tables(services, (*TABLE_FILES, TIMERS))
 
     def _check_tables(self, services: Services, names: tuple[str, ...]) -> None:
         for difference in differences(self.node.disk, f"{_ROOT}/config", services, names):

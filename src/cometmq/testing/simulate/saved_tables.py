@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cometmq.broker.services import Services
     from cometmq.store.base.disk import Disk
 
-__all__ = ["TABLE_FILES", "differences"]
+__all__ = ["TABLE_FILES", "TIMERS", "differences"]
 
 _Flat = Mapping[str, object]
 
@@ -27,7 +27,9 @@ TABLE_FILES: Final = (
     "subscriptionGroup.json",
     "cometmqQueueLocks.json",
 )
-"""The files that are compared, in the broker's folder ``config``."""
+"""The files that are compared while the broker serves, in its folder ``config``."""
+TIMERS: Final = "timercheck"
+"""Compared after a stop: a broker that serves writes it once a second."""
 
 
 def differences(
@@ -36,9 +38,12 @@ def differences(
     """Yield a text for each of these files that is not what its table says."""
     for name in names:
         path = f"{folder}/{name}"
-        wanted = _in_memory(name, services)
-        raw = disk.read_bytes(path) if disk.exists(path) else b"{}"
-        actual = _in_file(name, msgspec.json.decode(raw, type=dict[str, Any]))
+        raw = disk.read_bytes(path) if disk.exists(path) else b""
+        if name == TIMERS:
+            wanted, actual = _timers_in_memory(services), _timers_in_file(raw)
+        else:
+            wanted = _in_memory(name, services)
+            actual = _in_file(name, msgspec.json.decode(raw or b"{}", type=dict[str, Any]))
         for key in sorted(wanted.keys() | actual.keys()):
             if wanted.get(key) != actual.get(key):
                 yield f"{name} has {actual.get(key)!r} for {key}, the table has {wanted.get(key)!r}"
@@ -93,6 +98,16 @@ def _in_file(name: str, content: Mapping[str, Any]) -> _Flat:
         for group, owners in content.get("locks", {}).items()
         for owner in owners
     }
+
+
+def _timers_in_memory(services: Services) -> _Flat:
+    timers = services.timers
+    return {} if timers is None else {"messages placed in slots": timers.intake.next_offset}
+
+
+def _timers_in_file(raw: bytes) -> _Flat:
+    """Read the queue offset, the third of the file's 8-byte numbers."""
+    return {"messages placed in slots": int.from_bytes(raw[16:24], "big")}
 
 
 def _by_queue(table: Mapping[str, Mapping[Any, int]]) -> dict[str, int]:
