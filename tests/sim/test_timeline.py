@@ -85,9 +85,9 @@ def test_machines_have_lanes_with_their_crashes_and_pauses() -> None:
     assert report.failure is not None
     machines = of_machines(report)
     assert [event.detail for event in machines[""]][:2] == ["broker-kill", "pause"]
-    broker = [event.what for event in machines["broker-0"]]
+    broker = [event.kind for event in machines["broker-0"]]
     assert broker[:4] == ["serves", "crash", "restart", "serves"]
-    paused = [events for events in machines.values() if any(e.what == "pause" for e in events)]
+    paused = [events for events in machines.values() if any(e.kind == "pause" for e in events)]
     assert len(paused) == 1
     times = [event.at_s for event in report.events]
     assert times == sorted(times)

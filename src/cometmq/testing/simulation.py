@@ -78,7 +78,7 @@ class Event:
     """What a scenario recorded, or what happened to a machine."""
 
     at_s: float
-    what: str
+    kind: str
     node: str
     """The machine whose code recorded it; "" for the world."""
     body: bytes | None
@@ -277,7 +277,7 @@ class World:
         return node
 
     def record(
-        self, what: str, detail: object = "", *, node: str | None = None, body: bytes | None = None
+        self, kind: str, detail: object = "", *, node: str | None = None, body: bytes | None = None
     ) -> None:
         """Put a result of the scenario into the trace.
 
@@ -290,8 +290,8 @@ class World:
             node = "" if life is None else life.name
         text = str(detail)
         about = "" if body is None else repr(body[:20])
-        self.trace.add(what, " ".join(filter(None, (node, about, text))))
-        self.trace.events.append(Event(self.loop.time(), what, node, body, text))
+        self.trace.add(kind, " ".join(filter(None, (node, about, text))))
+        self.trace.events.append(Event(self.loop.time(), kind, node, body, text))
 
     def _unawaited(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")

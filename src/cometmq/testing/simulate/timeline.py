@@ -47,9 +47,9 @@ def of_machines(report: Report) -> dict[str, list[Event]]:
     """Map each machine to its events; "" has the cluster's faults."""
     lanes: dict[str, list[Event]] = {"": []}
     for event in report.events:
-        if event.what in MACHINE_EVENTS:
+        if event.kind in MACHINE_EVENTS:
             lanes.setdefault(event.node, []).append(event)
-        elif event.what in CLUSTER_EVENTS:
+        elif event.kind in CLUSTER_EVENTS:
             lanes[""].append(event)
         elif event.node:
             lanes.setdefault(event.node, [])
@@ -95,4 +95,4 @@ def _lines(events: list[Event], *, with_node: bool) -> Iterator[str]:
         yield "                (nothing happened to it)"
     for event in events:
         where = f" ({event.node})" if with_node and event.node else ""
-        yield f"    {event.at_s:9.3f} s  {event.what}{where} {event.detail}".rstrip()
+        yield f"    {event.at_s:9.3f} s  {event.kind}{where} {event.detail}".rstrip()

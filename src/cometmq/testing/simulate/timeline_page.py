@@ -127,26 +127,26 @@ def _drawing(report: Report, messages: dict[str, list[Event]]) -> str:
     for name, events in messages.items():
         y += _LANE
         parts.append(_name(name, y, is_named=name in named))
-        parts += [_mark(event, _MARKS.get(event.what, "c4"), axis, y) for event in events]
+        parts += [_mark(event, _MARKS.get(event.kind, "c4"), axis, y) for event in events]
     return "\n".join([*parts, "</svg>"])
 
 
 def _is_marked(event: Event) -> bool:
-    return event.what in ("crash", "fault", "faults end", "not started", "stop failed")
+    return event.kind in ("crash", "fault", "faults end", "not started", "stop failed")
 
 
 def _life(events: list[Event], axis: _Axis, end_s: float, y: int) -> Iterator[str]:
     """Draw when a machine ran, and when it stood still."""
     since, colour = 0.0, "c2"
     for event in events:
-        if event.what not in ("crash", "restart", "pause", "goes on"):
+        if event.kind not in ("crash", "restart", "pause", "goes on"):
             continue
         if colour:
             yield _span(since, event.at_s, colour, axis, y)
         since = event.at_s
-        if event.what == "goes on" and not colour:
+        if event.kind == "goes on" and not colour:
             continue  # it crashed while it stood still
-        colour = {"crash": "", "restart": "c2", "pause": "c1", "goes on": "c2"}[event.what]
+        colour = {"crash": "", "restart": "c2", "pause": "c1", "goes on": "c2"}[event.kind]
     if colour:
         yield _span(since, end_s, colour, axis, y)
 
@@ -173,7 +173,7 @@ def _mark(event: Event, colour: str, axis: _Axis, y: int) -> str:
 
 def _sentence(event: Event) -> str:
     where = f" ({event.node})" if event.node else ""
-    return f"{event.at_s:.3f} s: {event.what}{where} {event.detail}".rstrip()
+    return f"{event.at_s:.3f} s: {event.kind}{where} {event.detail}".rstrip()
 
 
 def _legend() -> str:
@@ -194,7 +194,7 @@ def _table(name: str, events: list[Event], *, is_open: bool) -> Iterator[str]:
     yield "<tr><th class='n'>seconds</th><th>what</th><th>machine</th><th></th></tr>"
     for event in events:
         yield (
-            f"<tr><td class='n'>{event.at_s:.3f}</td><td>{escape(event.what)}</td>"
+            f"<tr><td class='n'>{event.at_s:.3f}</td><td>{escape(event.kind)}</td>"
             f"<td>{escape(event.node)}</td><td>{escape(event.detail)}</td></tr>"
         )
     yield "</table></details>"
