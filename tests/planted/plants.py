@@ -23,7 +23,6 @@ from cometmq.broker.base.state import answer
 from cometmq.broker.clients.heartbeats import ClientProcessor
 from cometmq.broker.clients.send_back import SendBackProcessor
 from cometmq.broker.delay.wheel.recall import RecallProcessor
-from cometmq.broker.delay.wheel.service import TimerService
 from cometmq.broker.delay.wheel.timed_send import TimedKind
 from cometmq.broker.files.config_file import ConfigFile
 from cometmq.broker.pull.hold import PullHold
@@ -50,6 +49,7 @@ from cometmq.store.log.reader import LogReader
 from cometmq.store.message_store import MessageStore
 from cometmq.store.queue.search import QueueSearch
 from cometmq.store.retention.retention import Retention
+from cometmq.store.timer.book import TimerBook
 
 __all__ = ["PLANTS", "Plant"]
 
@@ -337,10 +337,17 @@ def _twice(original: Any) -> Any:
 
 
 def _never(original: Any) -> Any:
-    async def stop(self: Any) -> None:
+    async def stop(self: RegistrationService) -> None:
         """Leave everything as it is."""
 
     return stop
+
+
+def _one_behind(original: Any) -> Any:
+    def take(self: TimerBook, read_ms: int, queue_offset: int, now_ms: int) -> Any:
+        return original(self, read_ms, max(0, queue_offset - 1), now_ms)
+
+    return take
 
 
 def _copy_stays(original: Any) -> Any:
@@ -499,7 +506,7 @@ PLANTS: Final = (
     Plant("members do not learn that their group changed", ((ClientProcessor, "_notify", _drop),)),
     Plant("a handler gets a message twice", ((PullLoop, "_matching", _twice),)),
     Plant("a task outlives its broker's stop", ((RegistrationService, "stop", _never),)),
-    Plant("a stop leaves the timers unwritten", ((TimerService, "finish", _never),)),
+    Plant("the timers' file is a message behind", ((TimerBook, "take", _one_behind),)),
     Plant("a temporary file stays", ((ConfigFile, "_write", _copy_stays),)),
     Plant(
         "a group's locks are left out of the file",
