@@ -46,6 +46,7 @@ TOPIC: Final = "SendPath"
 QUEUES: Final = 8
 KINDS: Final = (
     "plain", "batched", "filtered", "delayed", "timed", "transactional", "scattered",
+    "numbered",
 )  # fmt: skip
 """A batched burst is one batch; scattered sends go to 10,000 queues in an order without pattern."""
 WARM_UP_BURSTS: Final = 50
@@ -84,6 +85,7 @@ def _properties(kind: str, number: int, now_ms: int) -> str:
         "delayed": f"DELAY\x01{number % 3 + 16}\x02",
         "timed": f"TIMER_DELIVER_MS\x01{now_ms + AHEAD_MS + number}\x02",
         "transactional": "TRAN_MSG\x01true\x02PGROUP\x01bench\x02",
+        "numbered": f"PRODUCER_SEQ\x01bench.1:{number}\x02",
     }[kind]
     return (
         f"KEYS\x01k{number}\x02UNIQ_KEY\x01{number:032X}\x02WAIT\x01true\x02TAGS\x01TagA\x02{own}"
@@ -163,6 +165,11 @@ class SendPath:
         """Nanoseconds of each burst, of its sends and of its commits."""
         sends: list[int] = []
         commits: list[int] = []
+        if kind == "numbered":
+            # The first one waits until the broker has a file of sequences.
+            self._connection.data_received(_send(kind, self._number, CLOCK.now_ms()))
+            self._number += 1
+            await asyncio.sleep(0.5)
         warm_up_bursts = WARM_UP_BURSTS
         if kind == "scattered":
             warm_up_bursts += SCATTERED_TOPICS * QUEUES // in_flight

@@ -195,10 +195,11 @@ class Fuzzer:
             0,
             1 << 50,
             chance.random() < 0.8,
+            chance.random() < 0.8,
         )
         if run is None:
             return
-        end, answers, (records, queues, keys, arrivals), delayed, timed, halves = run
+        end, answers, (records, queues, keys, arrivals), delayed, timed, halves, numbered = run
         self.encoded += 1
         units = [queue[1] for queue in queues]
         sizes = [
@@ -212,7 +213,7 @@ class Fuzzer:
             keys[0] == len(sizes) and keys[1] == wrote and len(keys[3]) % 8 == 0
         )
         assert len(arrivals) <= len(sizes)
-        assert len(delayed) + len(timed) + len(halves) <= len(sizes)
+        assert len(delayed) + len(timed) + len(halves) + len(numbered) <= len(sizes)
         assert count_frames(answers) <= len(sizes)
 
     def run_hash_keys(self) -> None:

@@ -24,6 +24,7 @@ from cometmq.broker.clients.heartbeats import ClientProcessor
 from cometmq.broker.clients.send_back import SendBackProcessor
 from cometmq.broker.delay.wheel.recall import RecallProcessor
 from cometmq.broker.delay.wheel.timed_send import TimedKind
+from cometmq.broker.extensions.sequences import SequencedSends
 from cometmq.broker.files.config_file import ConfigFile
 from cometmq.broker.pull.hold import PullHold
 from cometmq.broker.registration import RegistrationService
@@ -31,12 +32,14 @@ from cometmq.broker.transaction.service import TransactionService
 from cometmq.client.consumer.group.group_consumer import GroupConsumer
 from cometmq.client.extensions.parking.parking import Parking
 from cometmq.client.producer.request_reply import OpenRequests
+from cometmq.client.producer.sender import Sender
 from cometmq.client.queue.locks import QueueLockKeeper
 from cometmq.client.queue.offsets import LocalOffsets
 from cometmq.client.queue.pull_loop import PullLoop
 from cometmq.core.consume.process_queue import ProcessQueue
 from cometmq.core.delay.levels import DelayLevels
 from cometmq.core.extensions.growing import ALL_MOVED, QueueDrain
+from cometmq.core.extensions.producer_sequences import ProducerSequences
 from cometmq.core.group.consumer_offsets import ConsumerOffsetTable
 from cometmq.core.group.queue_locks import QueueLocks
 from cometmq.errors import StoreFailed
@@ -397,6 +400,25 @@ def _back_and_forth(original: Any) -> Any:
     return min_of
 
 
+def _noted_early(original: Any) -> Any:
+    def earlier(self: SequencedSends, number: Any) -> Any:
+        physical_offset = self.table.find(number)
+        if physical_offset < 0:
+            self.table.note(number, self._store.max_physical_offset)
+            return None
+        return next(self._store.records_from(physical_offset, physical_offset + 1), None)
+
+    return earlier
+
+
+def _anywhere(original: Any) -> Any:
+    def try_again(self: Sender, sending: Any, pause_s: float) -> None:
+        sending.pinned = None
+        original(self, sending, pause_s)
+
+    return try_again
+
+
 PLANTS: Final = (
     Plant("a flush is dropped", ((Flusher, "_sync", _drop),)),
     Plant("two units of a batch change places", ((appender_module, "pack_units", _swapped),)),
@@ -520,4 +542,11 @@ PLANTS: Final = (
     Plant(
         "a registration leaves a topic out", ((RegistrationService, "_encode", _without_one_topic),)
     ),
+    Plant("numbers behind their file are not read", ((SequencedSends, "_replay", _drop),)),
+    Plant("numbers of a run are not noted", ((ProducerSequences, "note_run", _drop),)),
+    Plant(
+        "numbers are noted before their messages are stored",
+        ((SequencedSends, "earlier", _noted_early), (ProducerSequences, "note_run", _drop)),
+    ),
+    Plant("a repetition goes to another broker", ((Sender, "try_again", _anywhere),)),
 )

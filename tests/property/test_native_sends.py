@@ -290,6 +290,10 @@ ENTRIES = st.one_of(
     st.tuples(st.just("DELAY"), st.sampled_from(["", "9", "x"])),
     st.tuples(st.just("TIMER_DELAY_MS"), st.sampled_from(["", "9000000", "x"])),
     st.tuples(st.just("TIMER_DELIVER_MS"), st.sampled_from(["1700009000000", "x"])),
+    st.tuples(
+        st.just("PRODUCER_SEQ"),
+        st.sampled_from(["p.1:1", "p.1:2", "p:01", "p:0", ":7", "p", "ü:3"]),
+    ),
 )  # fmt: skip
 
 
@@ -318,6 +322,7 @@ def plain_properties(draw: st.DrawFn) -> str:
                 f"DELAY\x01{number % 3 + 1}\x02",
                 f"TIMER_DELIVER_MS\x01{1_700_009_000_000 + number % 5000}\x02",
                 "TRAN_MSG\x01true\x02PGROUP\x01g\x02",
+                *[f"PRODUCER_SEQ\x01p.{number % 2}:{number % 30 + 1}\x02"] * 2,
             ]
         )
     )

@@ -22,7 +22,6 @@ from cometmq.broker.pull.filters import FilterService
 from cometmq.broker.replication.master import ReplicaServer
 from cometmq.broker.replication.seat import Seat
 from cometmq.broker.replication.set_master import SetMaster
-from cometmq.broker.send.native_sends import NativeKinds
 from cometmq.broker.services import Services, build_services, handlers
 from cometmq.broker.transaction.service import TransactionService
 from cometmq.codec.ids import HOST_V4_BYTES, encode_host
@@ -200,8 +199,8 @@ class Broker:
                     SendCommand: services.send.send_run,
                     EndCommand: services.transactions.end_run,
                 }
-                kinds = NativeKinds(services.delayed, services.timed, services.half)
-                self._server.front = first_of(services.send.front(kinds), services.pull.front())
+                front = services.send.front(services.native_kinds())
+                self._server.front = first_of(front, services.pull.front())
             if config.listen_port:
                 await self._server.listen(config.bind_address, config.listen_port)
                 await self._listen_vip()

@@ -29,6 +29,7 @@ from cometmq.broker.delay.wheel.timed_send import TimedKind
 from cometmq.broker.extensions.bulk_pull import BulkPullProcessor
 from cometmq.broker.extensions.growing import GrowingTopics
 from cometmq.broker.extensions.log_range import LogRangeProcessor
+from cometmq.broker.extensions.sequences import SequencedKind
 from cometmq.broker.extensions.staging.ledger import Ledger
 from cometmq.broker.extensions.staging.service import StagingService
 from cometmq.broker.extensions.staging.tokens import StagedTokens
@@ -46,6 +47,8 @@ from cometmq.broker.replication.master import ReplicaServer
 from cometmq.broker.replication.refusals import slave_refusals
 from cometmq.broker.replication.seat import Seat
 from cometmq.broker.replication.set_answers import SetProcessor
+from cometmq.broker.send.kinds import SendKind
+from cometmq.broker.send.native_sends import NativeKinds
 from cometmq.broker.send.reply import ReplyProcessor
 from cometmq.broker.send.send import SendProcessor
 from cometmq.broker.transaction.counts import TransactionCounts
@@ -100,6 +103,10 @@ class Services:
     """What copies the master's log and tables; None on a master."""
     seat: Seat | None
     """What a controller says of the broker; None without a controller."""
+
+    def native_kinds(self) -> NativeKinds:
+        """The kinds of messages of which the native core tells Python."""
+        return NativeKinds(self.delayed, self.timed, self.half, self.send.sequences)
 
 
 def build_services(
@@ -162,7 +169,7 @@ def build_services(
     delayed, timed = DelayedKind(state, schedule), TimedKind(state, rules, timers)
     half = HalfKind(state, transactions.added)
     waiting = WaitingItems(state, delayed, timed, schedule, timers)
-    send = SendProcessor(state, (delayed, half, timed), waiting, growing)
+    send = _make_send(state, files, (delayed, half, timed), waiting, growing)
     transaction_counts = TransactionCounts(
         transactions.halves,
         files.load_transaction_counts(),
@@ -216,6 +223,17 @@ def build_services(
 
 def _epoch_of(seat: Seat | None) -> int:
     return 0 if seat is None else seat.master_epoch
+
+
+def _make_send(
+    state: BrokerState,
+    files: BrokerFiles,
+    kinds: tuple[SendKind, ...],
+    waiting: WaitingItems,
+    growing: GrowingTopics,
+) -> SendProcessor:
+    sequences = files.open_sequences(state.store)
+    return SendProcessor(state, (SequencedKind(sequences), *kinds), waiting, growing, sequences)
 
 
 def _watch_topics(

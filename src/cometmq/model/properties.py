@@ -29,7 +29,9 @@ __all__ = [
     "MSG_TYPE",
     "ORIGIN_MESSAGE_ID",
     "POP_CK",
+    "PRODUCED_SEQUENCE",
     "PRODUCER_GROUP",
+    "PRODUCER_SEQUENCE",
     "PUSH_REPLY_TIME",
     "REAL_QUEUE_ID",
     "REAL_TOPIC",
@@ -114,6 +116,10 @@ BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
 CRC32: Final = "__CRC32#"
 DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+PRODUCER_SEQUENCE: Final = "PRODUCER_SEQ"
+"""Of a send: the id of a producer and the number of the message (`core.extensions`)."""
+PRODUCED_SEQUENCE: Final = "PRODUCED_SEQ"
+"""The same of a stored message, so that a message which is passed on is no repetition."""
 
 RESERVED_PROPERTIES: Final = frozenset(
     {
@@ -178,6 +184,8 @@ RESERVED_PROPERTIES: Final = frozenset(
         CRC32,
         DLQ_ORIGIN_TOPIC,
         DLQ_ORIGIN_MESSAGE_ID,
+        PRODUCER_SEQUENCE,
+        PRODUCED_SEQUENCE,
     }
 )
 """Names a user may not set through ``Message.properties``; brokers do not reject them."""

@@ -28,6 +28,7 @@ __all__ = [
     "CopyEncoder",
     "EncodedRun",
     "NotedHalf",
+    "NotedNumber",
     "NotedTimed",
     "ScannedRun",
     "SendEncoder",
@@ -73,6 +74,8 @@ NotedHalf = tuple[
 ]
 """Of a half message: queue offset, physical offset, born time, producer group; and of its commit
 topic, queue id, body, properties, flag, sysFlag, tags code, index keys."""
+NotedNumber = tuple[str, int, int]
+"""Of a message that its producer numbers: the producer's id, the number, the physical offset."""
 RunQueue = tuple[Any, bytes, int, int]
 """Queue, units, next queue offset, first physical offset."""
 EncodedRun = tuple[bytes, list[RunQueue], PendingRun | None, list[tuple[str, int, int, int]]]
@@ -294,15 +297,25 @@ class _SendEncoder(Protocol):
         timed_from_ms: int,
         timed_until_ms: int,
         takes_halves: bool,
+        takes_numbered: bool,
         /,
     ) -> (
-        tuple[int, bytes, EncodedRun, list[NotedDelayed], list[NotedTimed], list[NotedHalf]] | None
+        tuple[
+            int,
+            bytes,
+            EncodedRun,
+            list[NotedDelayed],
+            list[NotedTimed],
+            list[NotedHalf],
+            list[NotedNumber],
+        ]
+        | None
     ):
         """Encode the sends of ``data`` from ``position`` on; None where the first is not plain.
 
         Timed messages are taken for slots from `timed_from_ms` on, due until `timed_until_ms`.
-        Returns the end of the last frame, the answers, the run, the delayed, the timed and the half
-        messages.
+        Returns the end of the last frame, the answers, the run, and the delayed, the timed, the
+        half and the numbered messages.
         """
 
 

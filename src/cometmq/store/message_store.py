@@ -57,7 +57,7 @@ from cometmq.store.scrub.scrub import Scrubber
 from cometmq.store.upkeep import Upkeep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from cometmq.codec.cq_ext import BitmapHint
     from cometmq.codec.properties import Needle
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from cometmq.store.base.disk import Disk, StoreLock, Workers
     from cometmq.store.base.results import ColdRead, GetResult, QueryResult, RecoveryReport
     from cometmq.store.log.flush import CallLater
+    from cometmq.store.log.reader import ScannedRecord
     from cometmq.store.read.span_reader import SpanReader
 
 __all__ = ["MessageStore"]
@@ -544,6 +545,19 @@ class MessageStore:
             StoreCorrupt: no sound record begins there; the text names file and position.
         """
         return self._reader.message_at(PhysicalOffset(physical_offset))
+
+    def records_from(
+        self, physical_offset: int, end_offset: int | None = None
+    ) -> Iterator[ScannedRecord]:
+        """Read the log from a record on, without a check of the bodies.  May block.
+
+        Args:
+            end_offset: records that begin there or behind it are not read; None: all are.
+        """
+        end = self._log.wrote if end_offset is None else end_offset
+        reader = LogReader(self._log, physical_offset, end, is_crc_checked=False)
+        while (record := reader.next_record()) is not None:
+            yield record
 
     def log_bytes(self, physical_offset: int, length: int) -> bytes:
         """Return bytes of the log, fewer where its file ends.  May block: for a worker."""

@@ -48,7 +48,7 @@ def frames(count: int) -> bytes:
 
 
 def encode(send_encoder: Any, data: bytes) -> Any:
-    return send_encoder.encode(data, 0, 0, 1 << 30, STORE_MS, ORIGIN, 1 << 22, *SPAN, True)
+    return send_encoder.encode(data, 0, 0, 1 << 30, STORE_MS, ORIGIN, 1 << 22, *SPAN, True, True)
 
 
 def test_empty_parts() -> None:
@@ -106,7 +106,7 @@ def test_nothing_is_kept() -> None:
         assert encode(send_encoder, good) is not None
         assert encode(send_encoder, bad) is None
         with pytest.raises(ValueError, match="out of range"):
-            send_encoder.encode(good, len(good) + 1, 0, 9, STORE_MS, ORIGIN, 9, *SPAN, True)
+            send_encoder.encode(good, len(good) + 1, 0, 9, STORE_MS, ORIGIN, 9, *SPAN, True, True)
         assert native.hash_keys is not None
         hashes, _, _ = native.hash_keys([("t", 1, 2, ("a", "b c", "\ud800"))])
         assert len(hashes) == 4 * 8

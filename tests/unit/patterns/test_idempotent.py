@@ -308,3 +308,24 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         idempotent(SqlClaims(async_engine(tmp_path)), group="g")(handle)
     with pytest.raises(ConfigError, match="create_async_engine"):
         SqlClaims("sqlite://")  # type: ignore[arg-type]
+
+
+def test_the_status_counts_claims(engine: Engine) -> None:
+    """Of a group or of all, with those whose owner has not ended them in time."""
+    clock = HandClock()
+    store = SqlClaims(engine)
+    idempotent(store, group="g", clock=clock)(lambda message: None)(message_of("a"))
+    store.claim("g", ["b", "c"], "t", "owner", clock.now, clock.now + 1_000, None)
+    store.claim("other", ["b"], "t", "owner", clock.now, clock.now + 10_000, None)
+    status = store.status("g", clock=clock)
+    assert (status.processing, status.expired, status.done, status.oldest_expired_ms) == (
+        2,
+        0,
+        1,
+        0,
+    )
+    clock.now += 4_000
+    status = store.status(clock=clock)
+    assert (status.processing, status.expired, status.oldest_expired_ms) == (3, 2, 3_000)
+    assert "cometmq_claims_oldest_expired_seconds 3.0\n" in status.metrics()
+    assert store.status("none", clock=clock).done == 0

@@ -120,7 +120,8 @@ def test_a_failed_row_waits_and_its_key_waits_behind_it(tmp_path: Path) -> None:
             assert await relay._wait_ms() == 1
             broker.refused.clear()
             clock.now += 1
-            await relay.run_once()
+            for _ in range(2):  # the row that failed goes alone
+                await relay.run_once()
             assert broker.bodies[2:] == [b"a1", b"a2", b"a3"]
 
     asyncio.run(run())

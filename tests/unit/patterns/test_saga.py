@@ -302,3 +302,25 @@ def test_a_participant_with_asyncio(tmp_path: Path) -> None:
         return answers
 
     assert asyncio.run(run()) == [True, True, False]
+
+
+def test_the_status_counts_flows_and_what_is_stuck(tmp_path: Path) -> None:
+    """By state, with the time for which a flow has been due."""
+    services = Services()
+    services.errors["undo a"] = [RuntimeError("down")] * 6
+    services.errors["b"] = [Refused("no")]
+
+    async def tell(sagas: Sagas, clock: HandClock) -> None:
+        clock.now += 3_000
+        status = await sagas.status()
+        assert (status.active["running"], status.stuck, status.latest_ms) == (1, 0, 3_000)
+        for _ in range(7):
+            await sagas.run_once()
+            clock.now += 300_000
+        status = await sagas.status()
+        assert (status.active["compensating"], status.stuck) == (1, 1)
+        assert "cometmq_sagas_stuck 1\n" in status.metrics()
+        await finish(sagas, clock)
+        assert "cometmq_sagas_compensated 1\n" in (await sagas.status()).metrics()
+
+    story(tmp_path, services, tell)

@@ -14,6 +14,7 @@ config/transactionMetrics     dataVersion, transactionCount (`transaction.counts
 config/timermetrics           dataVersion, timingCount (`delay.wheel.counts`)
 config/cometmqStaging.json    sinks, decisionNext, stagedNext: our own (`staging.ledger`)
 config/cometmqQueueLocks.json renewedUntil, locks: our own (`clients.queue_locks`)
+config/cometmqSequences.json  logFrom, producers: our own (`extensions.sequences`)
 ======================== ======================================================
 
 The file rule is that of `cometmq.broker.files.config_file`.  Files that are not in this list are
@@ -35,6 +36,7 @@ from cometmq.broker.base.topic_counts import CountsFile, decode_counts
 from cometmq.broker.clients.queue_locks import QueueLockFile, queue_lock_snapshot
 from cometmq.broker.delay.levels.schedule import ScheduleService
 from cometmq.broker.delay.wheel.counts import TIMING_COUNT, TimerCounts
+from cometmq.broker.extensions.sequences import SequencedSends, SequenceFile
 from cometmq.broker.extensions.staging.ledger import Ledger, LedgerFile
 from cometmq.broker.files.config_file import ConfigFile, ForeignKeys, load_config_file
 from cometmq.broker.pull.filters import FilterService
@@ -55,6 +57,7 @@ from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import DataVersion, TopicConfig
 from cometmq.net.env import WorkerPool
 from cometmq.store.base.disk import Disk, make_durable_directory
+from cometmq.store.message_store import MessageStore
 from cometmq.wire.body.admin import (
     GroupConfigWrapper,
     decode_consumer_offsets,
@@ -76,6 +79,7 @@ log = logging.getLogger("cometmq.broker")
 _SETTLE_STEP_S = 0.005
 _STAGING = "cometmqStaging.json"
 _LOCKS = "cometmqQueueLocks.json"
+_SEQUENCES = "cometmqSequences.json"
 _FILTERS = "consumerFilter.json"
 _FILTERS_INTERVAL_MS = 10_000
 """RocketMQ writes filters at this pace and, by default (transactionMetricFlushInterval), its counts
@@ -187,6 +191,7 @@ class BrokerFiles:
             _TIMERS: ForeignKeys(("dataVersion", TIMING_COUNT)),
             _STAGING: ForeignKeys(LedgerFile.__struct_encode_fields__),
             _LOCKS: ForeignKeys(QueueLockFile.__struct_encode_fields__),
+            _SEQUENCES: ForeignKeys(SequenceFile.__struct_encode_fields__),
         }
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.are_topics_sound = True
@@ -359,6 +364,19 @@ class BrokerFiles:
         file = self._files[_LOCKS]
         return lambda: file.written, file.when_saved
 
+    def open_sequences(self, store: MessageStore) -> SequencedSends:
+        """Read cometmqSequences.json and what the log has behind it; write it from now on.  Blocks.
+
+        There is no file if no producer ever used sequences.
+        """
+        sequences = SequencedSends(store, self._load(_SEQUENCES, SequenceFile.decode))
+        self._add(_SEQUENCES, lambda: sequences.revision, sequences.snapshot)
+        file = self._files[_SEQUENCES]
+        sequences.attach(lambda: file.written, file.when_saved)
+        if sequences.is_behind:
+            file.save_now()
+        return sequences
+
     def _add(self, name: str, revision: Callable[[], int], snapshot: Callable[[], Encode]) -> None:
         path = f"{self._folder}/{name}"
         foreign = self._foreign[name]
@@ -379,7 +397,7 @@ class BrokerFiles:
         interval_ms = self.config.flush_consumer_offset_interval
         if name == "delayOffset.json":
             interval_ms = self.config.flush_delay_offset_interval
-        elif name in (_FILTERS, _TRANSACTIONS, _TIMERS):
+        elif name in (_FILTERS, _TRANSACTIONS, _TIMERS, _SEQUENCES):
             interval_ms = _FILTERS_INTERVAL_MS
         self._timers[name] = asyncio.get_running_loop().call_later(
             interval_ms / 1000, self._due, name

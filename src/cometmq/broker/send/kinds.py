@@ -96,6 +96,10 @@ class SendKind:
         """Return where a message for a queue is stored.  HOT."""
         return topic, queue_id, shape.tags_code, b""
 
+    def stored_properties(self, properties: bytes) -> bytes:
+        """Return the properties as they are stored.  HOT."""
+        return properties
+
     def stored(
         self, sends: Sequence[Send], results: Sequence[PutResult], born_host: bytes, now_ms: int
     ) -> Sequence[str] | None:
@@ -207,6 +211,7 @@ def _parse_plain(text: str) -> tuple[Keys, Shape] | None:
         or "TRAN_MSG" in text
         or "TIMER_" in text
         or "POP_CK" in text
+        or "PRODUCER_SEQ" in text
     ):
         return None
     uniq_key = text[at + 9 : text.find("\x02", at)]

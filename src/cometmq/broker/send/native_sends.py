@@ -27,7 +27,7 @@ from cometmq.wire.header.fast_encode import SendResponseEncoder
 from cometmq.wire.header.headers import SendResponseHeader
 
 if TYPE_CHECKING:
-    from cometmq.native import NotedHalf, NotedTimed
+    from cometmq.native import NotedHalf, NotedNumber, NotedTimed
 
 __all__ = ["NativeKinds", "native_front"]
 
@@ -77,12 +77,35 @@ class HalfSends(Protocol):
         """Take note of messages of one host."""
 
 
+class NumberTable(Protocol):
+    """Knows which numbers of producers are stored."""
+
+    def are_new(self, notes: Sequence[NotedNumber]) -> bool:
+        """Whether none of the messages is stored already, or twice among these."""
+
+    def note_run(self, notes: Sequence[NotedNumber]) -> None:
+        """Take note of messages."""
+
+
+class NumberedSends(Protocol):
+    """Takes messages that their producer numbers."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the core may take them."""
+
+    @property
+    def table(self) -> NumberTable:
+        """What is stored."""
+
+
 class NativeKinds(NamedTuple):
-    """The kinds of messages that wait, as the core serves them."""
+    """The kinds of messages of which Python takes note, as the core serves them."""
 
     delayed: DelayedSends
     timed: TimedSends
     half: HalfSends
+    numbered: NumberedSends
 
 
 def native_front(
@@ -101,7 +124,7 @@ def native_front(
         moving_topics: topics whose message groups move between brokers.
         suffix: the properties that the broker adds.
         sys_flag_mask: the bits of a sysFlag that a client may set.
-        kinds: take note of messages that wait.
+        kinds: take note of their messages.
     """
     config, store = state.config, state.store
     if native.SendEncoder is None:
@@ -126,7 +149,8 @@ def native_front(
         is_waiting,
     ).encode
     room, append = store.room, store.append_encoded
-    delayed, timed, half = kinds
+    delayed, timed, half, numbered = kinds
+    are_new, note_numbers = numbered.table.are_new, numbered.table.note_run
 
     def serve(data: bytes, connection: ServerConnection, now_ms: int) -> tuple[int, bytes]:
         if not _may_be_send(data):
@@ -149,15 +173,18 @@ def native_front(
                 min(state.config.max_message_size, store.config.message_bytes_max),
                 *timed.native_span(now_ms),
                 half.is_open(),
+                numbered.is_ready,
             )
-            if run is None:
+            # Nothing of a run is stored yet: `SendProcessor` serves one with a repetition.
+            if run is None or (run[6] and not are_new(run[6])):
                 break
-            end, run_answers, encoded, delayed_notes, timed_notes, half_notes = run
+            end, run_answers, encoded, delayed_notes, timed_notes, half_notes, number_notes = run
             append(encoded, now_ms)
             for level, following in delayed_notes:
                 delayed.encoded(level, following, now_ms)
             if timed_notes:
                 timed.encoded(timed_notes)
+            note_numbers(number_notes)
             if half_notes:
                 half.encoded(half_notes, connection.peer_host)
             if is_waiting and run_answers:

@@ -37,7 +37,7 @@ from cometmq.broker.send.kinds import (
     make_property_reader,
     reader_of,
 )
-from cometmq.broker.send.native_sends import NativeKinds, native_front
+from cometmq.broker.send.native_sends import NativeKinds, NumberedSends, native_front
 from cometmq.codec.batch import decode_batch
 from cometmq.codec.java_hash import tags_code as hash_tags
 from cometmq.codec.properties import decode_properties, encode_properties
@@ -48,6 +48,7 @@ from cometmq.model.names import RETRY_PREFIX
 from cometmq.model.topic import TopicConfig
 from cometmq.net.server import Front, ServerConnection
 from cometmq.store.base.results import PutResult
+from cometmq.store.log.reader import ScannedRecord
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from cometmq.wire.frame.framing import full_command
@@ -66,6 +67,7 @@ RUN_SENDS_MAX: Final = 512
 _BROKER_SYS_FLAGS: Final = flags.BORN_HOST_V6 | flags.STORE_HOST_V6 | flags.TRANSACTION_MASK
 """Bits of sysFlag that only the broker sets; those that a client sends are dropped."""
 _CLIENT_SYS_FLAGS: Final = ~_BROKER_SYS_FLAGS
+_SEQUENCE_MARK: Final = f"{prop.PRODUCER_SEQUENCE}\x01".encode()
 
 
 class GroupHomes(Protocol):
@@ -111,6 +113,30 @@ class WaitingBatches(Protocol):
         """
 
 
+class Sequences(NumberedSends, Protocol):
+    """Knows which messages of a producer that numbers them are stored."""
+
+    def when_ready(self, done: Callable[[StoreError | None], None]) -> None:
+        """Call `done` when they may, or with the error that prevents it."""
+
+    def take(self, properties: dict[str, str]) -> Any:
+        """Give a message's number its stored name, and return it; None without one.
+
+        Raises:
+            Refusal: it is none.
+        """
+
+    def earlier(self, number: Any) -> ScannedRecord | None:
+        """Return the message that is stored with a number.
+
+        Raises:
+            Refusal: the number is too old to say so.
+        """
+
+    def note(self, number: Any, physical_offset: int) -> None:
+        """Remember that a message is stored."""
+
+
 class SendProcessor:
     """The processors of codes 10, 310 and 320, and of runs of sends."""
 
@@ -120,6 +146,7 @@ class SendProcessor:
         kinds: Sequence[SendKind],
         batches: WaitingBatches,
         group_homes: GroupHomes,
+        sequences: Sequences,
     ) -> None:
         """`kinds` are those that properties ask for, in the order of their checks."""
         config = state.config
@@ -129,6 +156,7 @@ class SendProcessor:
         self._batches = batches
         self._batch_keys = BatchKeysReader(stops_at_waiting=True)
         self._group_homes = group_homes
+        self.sequences = sequences
         self._read_properties = make_property_reader(kinds)
         self._region_properties = {
             prop.MSG_REGION: config.region_id,
@@ -251,7 +279,7 @@ class SendProcessor:
                 stored_topic, stored_queue_id, tags_code, added = kind.prepare(
                     topic, queue_id, shape, keys[0], now_ms
                 )
-                properties += added
+                properties = kind.stored_properties(properties) + added
                 if len(properties) > kind.properties_bytes_max:
                     break
             sends.append(
@@ -318,6 +346,11 @@ class SendProcessor:
         if isinstance(request, SendCommand):
             request = full_command(request)
         header = SendMessageHeader.from_command(request)
+        if not self.sequences.is_ready and _may_have_sequence(request, header):
+            self.sequences.when_ready(
+                lambda error: self._send_later(request, connection, now_ms, error)
+            )
+            return None
         try:
             when_stored = self._group_homes.check(header.topic, header.queue_id, request)
             config = self._checks.topic(header, connection, now_ms)
@@ -334,6 +367,23 @@ class SendProcessor:
             return self._answers.refused(request, ResponseCode.MESSAGE_ILLEGAL, str(error))
         self._remember(config)
         return answer
+
+    def _send_later(
+        self,
+        request: RemotingCommand,
+        connection: ServerConnection,
+        now_ms: int,
+        error: StoreError | None,
+    ) -> None:
+        """Serve the first sends with a sequence, which have waited for its file."""
+        if error is not None:
+            answer: bytes | None = self._answers.refused(
+                request, *store_failure(self._state, error)
+            )
+        else:
+            answer = self.send_checked(request, connection, now_ms)
+        if answer and not request.flag & FLAG_ONEWAY:
+            connection.send(answer)
 
     def _remember(self, config: TopicConfig) -> None:
         """Let the next message to this topic go the fast way."""
@@ -359,6 +409,10 @@ class SendProcessor:
         properties.pop(prop.POP_CK, None)
         if prop.UNIQ_KEY not in properties:
             properties[prop.UNIQ_KEY] = self._state.uniq_ids.next_id()
+        number = self.sequences.take(properties)
+        earlier = None if number is None else self.sequences.earlier(number)
+        if earlier is not None:
+            return self._send_again(request, earlier, config, connection)
         target = self._checks.destination(request, header, config, properties, now_ms)
         properties.update(self._region_properties)
         send = self._checked(
@@ -371,6 +425,8 @@ class SendProcessor:
             now_ms=now_ms,
         )
         (result,), handles = self._append([send], connection.peer_host, now_ms)
+        if number is not None:
+            self.sequences.note(number, result.physical_offset)
 
         def answer(code: int, has_waited: bool) -> bytes:
             handle = handles[0] if handles else None
@@ -389,6 +445,34 @@ class SendProcessor:
             connection,
             config.topic,
             result.end_offset,
+            answer,
+            is_flush_awaited=properties.get(prop.WAIT) != "false",
+        )
+
+    def _send_again(
+        self,
+        request: RemotingCommand,
+        earlier: ScannedRecord,
+        config: TopicConfig,
+        connection: ServerConnection,
+    ) -> bytes | None:
+        """Answer a repetition as the message that is stored; it waits for the same barrier."""
+        end_offset = earlier.physical_offset + earlier.size
+        result = PutResult(earlier.physical_offset, earlier.queue_offset, end_offset)
+        properties = decode_properties(earlier.properties)
+        queue_id = int(properties.get(prop.REAL_QUEUE_ID, earlier.queue_id))
+
+        def answer(code: int, has_waited: bool) -> bytes:
+            uniq_key = properties.get(prop.UNIQ_KEY)
+            return self._answers.stored(
+                request, result, queue_id, uniq_key, None, code, has_waited=has_waited
+            )
+
+        return self._answers.checked(
+            request,
+            connection,
+            config.topic,
+            end_offset,
             answer,
             is_flush_awaited=properties.get(prop.WAIT) != "false",
         )
@@ -501,13 +585,16 @@ class SendProcessor:
             "born_ms": header.born_timestamp_ms,
             "born_host": connection.peer_host,
         }
-        try:
-            result = self._state.store.put_packed(
-                topic, queue_id, request.body, self._batch_keys.read, store_ms=now_ms, **how
-            )
-        except MayWait:
-            items = decode_batch(request.body)
-            result = self._batches.put_all(topic, queue_id, items, now_ms, **how)
+        if _SEQUENCE_MARK in request.body:
+            result = self._put_sequenced(topic, queue_id, request.body, now_ms, how)
+        else:
+            try:
+                result = self._state.store.put_packed(
+                    topic, queue_id, request.body, self._batch_keys.read, store_ms=now_ms, **how
+                )
+            except MayWait:
+                items = decode_batch(request.body)
+                result = self._batches.put_all(topic, queue_id, items, now_ms, **how)
         # Clients 4.9 and Go give a batch no id of its own; then its answer has none.
         uniq_key = properties.get(prop.UNIQ_KEY)
 
@@ -524,6 +611,48 @@ class SendProcessor:
             answer,
             is_flush_awaited=properties.get(prop.WAIT) != "false",
         )
+
+    def _put_sequenced(
+        self, topic: str, queue_id: int, body: bytes, now_ms: int, how: dict[str, Any]
+    ) -> PutResult:
+        """Store those messages of a batch that are not stored already.
+
+        A crash may have torn a batch that was not acknowledged; then only its rest is stored.
+        """
+        items: list[tuple[int, bytes, bytes]] = []
+        numbers: list[Any] = []
+        stored: dict[int, ScannedRecord] = {}
+        for index, (flag, content, raw) in enumerate(decode_batch(body)):
+            properties = decode_properties(raw)
+            number = self.sequences.take(properties)
+            earlier = None if number is None else self.sequences.earlier(number)
+            if earlier is not None:
+                stored[index] = earlier
+                continue
+            items.append((flag, content, encode_properties(properties)))
+            numbers.append(number)
+        new: Sequence[int] = ()
+        end_offset = first = 0
+        if items:
+            result = self._batches.put_all(topic, queue_id, items, now_ms, **how)
+            new, end_offset, first = result.physical_offsets, result.end_offset, result.queue_offset
+            for number, physical_offset in zip(numbers, new, strict=True):
+                if number is not None:
+                    self.sequences.note(number, physical_offset)
+        added = iter(new)
+        offsets = tuple(
+            stored[index].physical_offset if index in stored else next(added)
+            for index in range(len(stored) + len(new))
+        )
+        for earlier in stored.values():
+            end_offset = max(end_offset, earlier.physical_offset + earlier.size)
+        if 0 in stored:
+            first = stored[0].queue_offset
+        return PutResult(offsets[0], first, end_offset, offsets)
+
+
+def _may_have_sequence(request: RemotingCommand, header: SendMessageHeader) -> bool:
+    return prop.PRODUCER_SEQUENCE in header.properties or _SEQUENCE_MARK in request.body
 
 
 def client_sys_flag(header: SendMessageHeader, config: TopicConfig) -> int:

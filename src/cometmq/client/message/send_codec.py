@@ -4,7 +4,8 @@ A message is checked and turned into properties and body once.  Each try makes a
 from a template that holds everything but the few numbers that change.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from typing import Any, Final
 
 import msgspec
@@ -135,6 +136,9 @@ class SendCodec:
         mark: str = "",
     ) -> None:
         self._mark = mark
+        self._numbers: Iterator[int] | None = None
+        """Of a producer that numbers its messages: the next numbers."""
+        self._number_start = ""
         self._wrap = wrap
         self.group = group
         self._credentials = credentials
@@ -147,6 +151,11 @@ class SendCodec:
         self._compress_above_bytes = compress_above_bytes
         self._known_topics: set[str] = set()
         self._templates: dict[tuple[str, str, bool], SendRequestTemplate] = {}
+
+    def number(self, life: str) -> None:
+        """Number the messages from now on, under the id of a producer's life."""
+        self._numbers = count(1)
+        self._number_start = f"PRODUCER_SEQ\x01{life}:"
 
     # -- messages ---------------------------------------------------------------------------
 
@@ -255,15 +264,29 @@ class SendCodec:
         if group is not None and group != "":
             group = plain_text(message.message_group, f"message group for {message.topic}")
             text = f"{text}__SHARDINGKEY\x01{group}\x02"
-        if message.is_delayed:
-            text += delay_properties(message)
-        if message.properties or message.flag != 0:
-            text += own_properties(message)
+        if (
+            message.is_delayed
+            or message.properties
+            or message.flag != 0
+            or self._numbers is not None
+        ):
+            text += self._further_properties(message)
         if len(text) > PROPERTIES_BYTES_MAX // 4 and len(text.encode()) > PROPERTIES_BYTES_MAX:
             raise LocalProtocolError(
                 f"the properties of a message for {message.topic} take {len(text.encode())} "
                 f"bytes; the limit is {PROPERTIES_BYTES_MAX}"
             )
+        return text
+
+    def _further_properties(self, message: Message) -> str:
+        """The properties that most messages do not have."""
+        text = ""
+        if message.is_delayed:
+            text = delay_properties(message)
+        if message.properties or message.flag != 0:
+            text += own_properties(message)
+        if self._numbers is not None:
+            text = f"{text}{self._number_start}{next(self._numbers)}\x02"
         return text
 
     # -- frames -----------------------------------------------------------------------------

@@ -110,12 +110,25 @@ class ProducerCore:
             wrap=options.namespace.wrap,
             mark=mark_of(options.sandbox),
         )
+        self.is_sequenced = settings.producer_id is not None
+        """Whether messages are numbered; then a repetition goes to the broker of the first try."""
+        self._number()
 
     def renew(self) -> None:
         """In a forked child: use new message ids and fetch routes anew."""
         self.topics.clear()
         self.views.clear()
         self.codec.new_id = self.make_ids()
+        self._number()
+
+    def _number(self) -> None:
+        """Begin a life of a producer that numbers its messages.
+
+        Each life has an id of its own, so a new process may begin with 1.
+        """
+        if self.is_sequenced:
+            life = f"{self.settings.producer_id}.{self.options.env.chance.getrandbits(48):012x}"
+            self.codec.number(life)
 
     def queues_of(self, name: str, route: TopicRoute) -> TopicQueues:
         """The publishable queues of a route.

@@ -82,6 +82,8 @@ class Producer:
         retry_when_not_ok: also try another broker when the message was stored but its flush or
             replica timed out (Java's ``retryAnotherBrokerWhenNotStoreOK``); it may then be
             stored twice.
+        producer_id: number the messages under this name, so that a CometMQ broker stores no
+            message twice because the producer repeats a send; other brokers ignore the numbers.
         instance_name: replaces the process id in the client id.
         client_ip: replaces the address in client and message ids.
         env: clock, chance and network; the machine's by default.

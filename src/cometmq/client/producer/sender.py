@@ -21,7 +21,7 @@ from cometmq.client.producer.core import (
     final_error,
 )
 from cometmq.client.producer.group_sends import GroupSends
-from cometmq.client.producer.sending import InFlight, Sending, SendTargets, within
+from cometmq.client.producer.sending import SEQUENCED_MAX, InFlight, Sending, SendTargets, within
 from cometmq.core.topic.selector import QueueSelector
 from cometmq.errors import (
     ClientClosed,
@@ -48,7 +48,7 @@ class Sender:
         self, core: ProducerCore, instance: ClientInstance, flush_linger: Callable[[], None]
     ) -> None:
         self.core = core
-        self.in_flight = InFlight()
+        self.in_flight = InFlight(SEQUENCED_MAX) if core.is_sequenced else InFlight()
         self.instance = instance
         self._loop = asyncio.get_running_loop()
         self._looking_up: dict[str, asyncio.Task[TopicQueues]] = {}
@@ -215,7 +215,7 @@ class Sender:
         if topic is None:
             self._later(sending, self._try_unknown(sending))
             return
-        queue = sending.fixed
+        queue = sending.fixed or sending.pinned
         if queue is None:
             queue = core.next_queue(topic, sending.queue)
         sending.queue = queue
@@ -295,7 +295,7 @@ class Sender:
         await self._try_slowly(sending, await self.topic(sending.prepared.topic))
 
     async def _try_slowly(self, sending: Sending, topic: TopicQueues) -> None:
-        queue = sending.fixed or sending.queue
+        queue = sending.fixed or sending.pinned or sending.queue
         if queue is None:
             queue = self.core.next_queue(topic, None)
         sending.queue = queue

@@ -25,16 +25,27 @@ from cometmq.client.producer.core import (
     final_error,
 )
 from cometmq.client.producer.linger import LingerBatch
+from cometmq.core.extensions.producer_sequences import WINDOW
 from cometmq.errors import CometError, ConnectFailed, GroupMoved, RequestTimeout
 from cometmq.model import MessageQueue, SendStatus
 from cometmq.net.channel import Channel, SendToken
 from cometmq.wire.command.command import RemotingCommand
 from cometmq.wire.header.fast_decode import PlainSendAnswer
 
-__all__ = ["InFlight", "SendPath", "SendTarget", "SendTargets", "Sending", "within"]
+__all__ = [
+    "SEQUENCED_MAX",
+    "InFlight",
+    "SendPath",
+    "SendTarget",
+    "SendTargets",
+    "Sending",
+    "within",
+]
 
 IN_FLIGHT_MAX: Final = 65_535
 """Java's limit of asynchronous requests; beyond it `send_nowait` refuses instead of piling up."""
+SEQUENCED_MAX: Final = WINDOW // 4
+"""Numbered sends, or batches of them: a repetition comes before the broker forgets its number."""
 IN_FLIGHT_BYTES_MAX: Final = 100 * 1024 * 1024
 """Java's ``backPressureForAsyncSendSize``: the memory that a stalled broker may cost us."""
 QUICK_S: Final = QUICK_MS / 1000
@@ -66,7 +77,8 @@ async def within(
 class InFlight:
     """Counts the sends in flight, and lets callers wait for one to end."""
 
-    def __init__(self) -> None:
+    def __init__(self, count_max: int = IN_FLIGHT_MAX) -> None:
+        self._count_max = count_max
         self.count = 0
         self.size_bytes = 0
         self._changed: asyncio.Future[None] | None = None
@@ -74,7 +86,7 @@ class InFlight:
     @property
     def is_full(self) -> bool:
         """Whether another send has to wait."""
-        return self.count >= IN_FLIGHT_MAX or self.size_bytes >= IN_FLIGHT_BYTES_MAX
+        return self.count >= self._count_max or self.size_bytes >= IN_FLIGHT_BYTES_MAX
 
     def begin(self, size_bytes: int) -> None:
         """Count a send that begins."""
@@ -158,6 +170,8 @@ class Sending(SendToken, weakref=False):
     """The queue of the latest try."""
     fixed: MessageQueue | None = None
     """The only queue it may go to, if it has one."""
+    pinned: MessageQueue | None = None
+    """The queue of a try whose outcome is open, for a message that its producer numbers."""
     ids: list[str] | None = None
     """Unique ids of a batch's messages."""
     batch: LingerBatch | None = None
@@ -170,6 +184,8 @@ class Sending(SendToken, weakref=False):
         core = self.path.core
         queue = self.queue
         assert queue is not None
+        if core.is_sequenced and (isinstance(answer, Exception) or answer.code in STORED_CODES):
+            self.pinned = queue
         if isinstance(answer, Exception):
             core.note(queue, self.started, failed=True)
             if isinstance(answer, RequestTimeout):

@@ -1,5 +1,6 @@
 """The arguments of every producer, declared once."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
@@ -7,12 +8,14 @@ from typing import Final
 from cometmq.client.base.arguments import check_count, check_ms, checked_group, checked_text
 from cometmq.client.base.options import ClientOptions, Shareable
 from cometmq.core.produce.batching import MESSAGE_BYTES_MAX
+from cometmq.errors import ConfigError
 from cometmq.net.env import Environment
 from cometmq.net.tls import Tls
 
 __all__ = ["ProducerSettings"]
 
 DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
+PRODUCER_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,7 @@ class ProducerSettings:
     max_message_bytes: int = MESSAGE_BYTES_MAX
     latency_fault: bool = True
     retry_when_not_ok: bool = False
+    producer_id: str | None = None
     instance_name: str | None = None
     client_ip: str | None = None
     env: Environment | None = None
@@ -56,6 +60,11 @@ class ProducerSettings:
         check_ms("timeout_ms", self.timeout_ms)
         if self.retries is not None:
             check_count("retries", self.retries, 0)
+        if self.producer_id is not None and not PRODUCER_ID.fullmatch(self.producer_id):
+            raise ConfigError(
+                f"producer_id is {self.producer_id!r:.80}; give 1 to 100 letters, digits, '.', '_' "
+                "and '-'"
+            )
         checked_text("compression", self.compression)
         check_count("compression_level", self.compression_level, -1, 22)
         check_count("compress_above_bytes", self.compress_above_bytes, 0)

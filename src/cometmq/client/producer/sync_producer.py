@@ -407,17 +407,21 @@ class Producer:
         while True:
             try:
                 topic = core.topics.get(prepared.topic) or self._topic(prepared.topic, tries)
-                queue = fixed or core.next_queue(topic, queue)
+                queue = fixed or tries.pinned or core.next_queue(topic, queue)
                 target = queue
                 try_ms = tries.left_ms() if tries.faults else timeout_ms
                 if fixed is None:
                     try_ms = min(try_ms, int(core.try_s(timeout_ms, topic) * 1000))
                 answer = self._io.exchange_send(
                     self._address(topic, target),
-                    lambda opaque: frame(prepared, target, opaque, group_home=group_home),  # noqa: B023 - used at once
+                    lambda opaque: tries.written(
+                        target,  # noqa: B023 - used at once
+                        frame(prepared, target, opaque, group_home=group_home),  # noqa: B023
+                    ),
                     try_ms,
                 )
             except ClientError as error:
+                tries.pin()
                 if queue is not None:
                     core.note(queue, tries.started, failed=True)
                 elif tries.is_over() or self._twin.is_astray(tries.started):
@@ -432,6 +436,7 @@ class Producer:
                 if answer.code in STORED_CODES:
                     if not answer.code or not core.retry_when_not_ok or not tries.may_repeat():
                         return queue, answer
+                    tries.pin()
                     continue
                 fault = remote_error(answer.code, answer.remark)
                 if isinstance(fault, GroupMoved):
@@ -456,7 +461,16 @@ def _result(
 class _Tries:
     """The tries of one send in the caller's thread: how long it may take, and what went wrong."""
 
-    __slots__ = ("_core", "_count", "_deadline", "_topic", "faults", "started")
+    __slots__ = (
+        "_core",
+        "_count",
+        "_deadline",
+        "_topic",
+        "_written",
+        "faults",
+        "pinned",
+        "started",
+    )
 
     def __init__(self, core: ProducerCore, topic: str, timeout_ms: int) -> None:
         self._core = core
@@ -465,6 +479,19 @@ class _Tries:
         self.faults: list[Exception] = []
         self.started = core.monotonic()
         self._deadline = self.started + timeout_ms / 1000
+        self.pinned: MessageQueue | None = None
+        """The queue of a try whose outcome is open, for a message that its producer numbers."""
+        self._written: MessageQueue | None = None
+
+    def written(self, queue: MessageQueue, frame: bytes) -> bytes:
+        """Note that this try writes a frame, and return the frame."""
+        self._written = queue
+        return frame
+
+    def pin(self) -> None:
+        """Stay with the queue of a try that was written, and that the broker has not refused."""
+        if self._core.is_sequenced:
+            self.pinned = self._written or self.pinned
 
     def left_ms(self) -> int:
         """How much time is left, at least 1 ms."""
@@ -486,6 +513,7 @@ class _Tries:
             CometError: there is no next try.
         """
         core = self._core
+        self._written = None
         self.faults.append(error)
         self._count += 1
         is_over = is_last or self._count > core.tries or self.is_over()

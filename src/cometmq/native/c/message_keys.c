@@ -69,8 +69,10 @@ bool read_message_keys(Span text, MessageKeys *keys) {
         case 'P':
             if (BEGINS_WITH("PGROUP\x01"))
                 group = cursor;
+            else if (BEGINS_WITH("PRODUCER_SEQ\x01"))
+                is_taken = mark(keys, NUMBERED, &kind, cursor);
             else
-                is_taken = !BEGINS_WITH("POP_CK");
+                is_taken = !BEGINS_WITH("POP_CK") && !BEGINS_WITH("PRODUCER_SEQ");
             break;
         case 'C':
             keys->has_check |= BEGINS_WITH("CHECK_");
@@ -87,8 +89,10 @@ bool read_message_keys(Span text, MessageKeys *keys) {
         if (!is_taken)
             return false;
     }
-    static const size_t mark_bytes[] = {
-        [DELAYED] = sizeof "DELAY", [TIMED] = sizeof "TIMER_DELIVER_MS", [HALF] = sizeof "TRAN_MSG"};
+    static const size_t mark_bytes[] = {[DELAYED] = sizeof "DELAY",
+                                        [TIMED] = sizeof "TIMER_DELIVER_MS",
+                                        [HALF] = sizeof "TRAN_MSG",
+                                        [NUMBERED] = sizeof "PRODUCER_SEQ"};
     return read_value(uniq_key, 9, text, &keys->uniq_key) &&
            read_value(names, 5, text, &keys->keys) && read_value(tags, 5, text, &keys->tags) &&
            (keys->kind == PLAIN || read_value(kind, mark_bytes[keys->kind], text, &keys->mark)) &&

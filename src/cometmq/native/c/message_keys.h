@@ -5,7 +5,7 @@
 #include "bytes.h"
 
 /* The kinds of messages that the core takes. */
-typedef enum { PLAIN, DELAYED, TIMED, HALF } Kind;
+typedef enum { PLAIN, DELAYED, TIMED, HALF, NUMBERED } Kind;
 
 typedef struct {
     /* Each without a start: the message has none. */

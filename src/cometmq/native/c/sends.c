@@ -26,6 +26,7 @@ enum {
     LEVELS_MAX = 64,
     /* What check-back and delivery may add to the properties of half and timed messages. */
     LATER_BYTES = 100,
+    PRODUCER_ID_BYTES_MAX = 255,
 };
 
 /* Bits of sysFlag: the body of a batch is never compressed. */
@@ -65,9 +66,9 @@ typedef struct {
     int64_t store_ms;
     /* Timed messages for a slot from `timed_from_ms` on, due until `timed_until_ms`, are taken. */
     int64_t timed_from_ms, timed_until_ms;
-    int takes_halves;
-    /* What Python needs of timed and half messages. */
-    PyObject *timed, *halves;
+    int takes_halves, takes_numbered;
+    /* What Python needs of timed, half and numbered messages. */
+    PyObject *timed, *halves, *numbered;
 } Sends;
 
 /* -- one send --------------------------------------------------------------------------------- */
@@ -341,6 +342,42 @@ static int encode_half(Sends *sends, const SendHeader *send, const MessageKeys *
     return is_added;
 }
 
+/* -- messages that their producer numbers ----------------------------------------------------- */
+
+/* Note the producer's id, the number and the physical offset of a message; 1: done, 0: stop,
+ * -1: an exception. */
+static int note_numbered(Sends *sends, const Message *message, Span producer, int64_t number) {
+    return append_new(sends->numbered,
+                      Py_BuildValue("(s#LL)", (const char *)producer.start,
+                                    (Py_ssize_t)producer.size, (long long)number,
+                                    (long long)(sends->run.wrote - message->size)))
+               ? 1
+               : -1;
+}
+
+/* The value is the producer's id, a colon and the number.  Python looks the numbers up before it
+ * stores the run, and stores no run with a repetition. */
+static int encode_numbered(Sends *sends, RunQueue *queue, const SendHeader *send,
+                           const MessageKeys *keys, Message *message) {
+    Cursor value = cursor_of(keys->mark);
+    Span producer;
+    if (!sends->takes_numbered || !is_ascii(keys->mark) || !read_until(&value, ':', &producer) ||
+        producer.size == 0 || producer.size > PRODUCER_ID_BYTES_MAX)
+        return 0;
+    int64_t number = read_positive(read_rest(&value), INT64_MAX / 16);
+    if (number == 0)
+        return 0;
+    int is_added = add_send(sends, queue, send, message, 1, keys->uniq_key, (Span){0});
+    if (is_added != 1)
+        return is_added;
+    /* The message is stored as PRODUCED_SEQ: the eighth letter differs. */
+    Buffer *records = &sends->run.store->records;
+    Span before = span_between(cursor_of(message->properties), cursor_of(keys->mark));
+    size_t from_end = message->added.size + message->properties.size - before.size;
+    records->bytes[records->size - from_end - sizeof "PRODUCER_SEQ" + 7] = 'D';
+    return note_numbered(sends, message, producer, number);
+}
+
 /* -- a run ------------------------------------------------------------------------------------ */
 
 /* Encode one send; 1: done, 0: stop before it, -1: an exception. */
@@ -366,7 +403,7 @@ static int encode_send(Sends *sends, const SendHeader *send, Span body) {
     if (send->is_batch)
         return encode_batch(sends, queue, send, body, keys.uniq_key);
     Message message = new_message(sends, send, body, properties);
-    if (keys.kind != PLAIN) {
+    if (keys.kind != PLAIN && keys.kind != NUMBERED) {
         static int (*const encode_kind[])(Sends *, const SendHeader *, const MessageKeys *,
                                           Message *) = {
             [DELAYED] = encode_delayed, [TIMED] = encode_timed, [HALF] = encode_half};
@@ -375,6 +412,8 @@ static int encode_send(Sends *sends, const SendHeader *send, Span body) {
     message.added = buffer_span(&encoder->suffix);
     if (!measure_message(&sends->run, queue, &keys, &message))
         return 0;
+    if (keys.kind == NUMBERED)
+        return encode_numbered(sends, queue, send, &keys, &message);
     return add_send(sends, queue, send, &message, 1, keys.uniq_key, (Span){0});
 }
 
@@ -415,22 +454,23 @@ static Py_ssize_t encode_sends(Sends *sends, size_t position) {
 PyDoc_STRVAR(
     encode_doc,
     "encode(data, position, wrote, limit, store_ms, origin, body_bytes_max, timed_from_ms,\n"
-    "       timed_until_ms, takes_halves)\n--\n\n"
+    "       timed_until_ms, takes_halves, takes_numbered)\n--\n\n"
     "Encode the plain sends of `data` from `position` on; None where the first frame is none.\n\n"
     "`wrote` is the physical offset of the first record, `limit` where the log file ends, `origin`\n"
     "the part of a record with hosts and store time.  Returns the end of the last frame, the\n"
     "answers, the run (records, queues with units, next queue offset and first physical offset,\n"
     "index entries, arrivals at watched queues), the levels of delayed messages with the next queue\n"
-    "offset of each, and what Python needs of timed and half messages.");
+    "offset of each, and what Python needs of timed, half and numbered\n"
+    "messages.");
 
 static PyObject *encode(SendEncoder *self, PyObject *arguments) {
     PyObject *data, *store_ms, *origin;
     Py_ssize_t position;
     long long wrote, limit, body_bytes_max, timed_from_ms, timed_until_ms;
-    int takes_halves;
-    if (!PyArg_ParseTuple(arguments, "SnLLO!SLLLp", &data, &position, &wrote, &limit, &PyLong_Type,
+    int takes_halves, takes_numbered;
+    if (!PyArg_ParseTuple(arguments, "SnLLO!SLLLpp", &data, &position, &wrote, &limit, &PyLong_Type,
                           &store_ms, &origin, &body_bytes_max, &timed_from_ms, &timed_until_ms,
-                          &takes_halves))
+                          &takes_halves, &takes_numbered))
         return NULL;
     if (position < 0 || position > PyBytes_Size(data) || PyBytes_Size(origin) != ORIGIN_BYTES ||
         wrote < 0 || limit < wrote || body_bytes_max < 0 || body_bytes_max > INT32_MAX ||
@@ -448,8 +488,10 @@ static PyObject *encode(SendEncoder *self, PyObject *arguments) {
     sends->timed_from_ms = timed_from_ms;
     sends->timed_until_ms = timed_until_ms;
     sends->takes_halves = takes_halves;
+    sends->takes_numbered = takes_numbered;
     sends->timed = PyList_New(0);
     sends->halves = PyList_New(0);
+    sends->numbered = PyList_New(0);
     self->answers.size = 0;
     PyObject *result = NULL;
     if (run_open(&sends->run, &self->store, wrote, limit, store_ms, body_bytes_max) &&
@@ -458,13 +500,14 @@ static PyObject *encode(SendEncoder *self, PyObject *arguments) {
         if (end == position)
             result = Py_NewRef(Py_None);
         else if (end > position)
-            result = Py_BuildValue("(nNNNOO)", end, buffer_bytes(&self->answers),
+            result = Py_BuildValue("(nNNNOOO)", end, buffer_bytes(&self->answers),
                                    run_result(&sends->run), delayed_of(&sends->run), sends->timed,
-                                   sends->halves);
+                                   sends->halves, sends->numbered);
     }
     run_close(&sends->run);
     Py_CLEAR(sends->timed);
     Py_CLEAR(sends->halves);
+    Py_CLEAR(sends->numbered);
     free(sends);
     return result;
 }

@@ -6,10 +6,23 @@ written once.
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, Final, TypeAlias, TypeVar
 
-from sqlalchemy import Connection, Engine, Insert, String, Table
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    Insert,
+    String,
+    Table,
+    any_,
+    bindparam,
+    func,
+    literal,
+    select,
+)
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.types import TypeEngine
@@ -20,8 +33,9 @@ __all__ = [
     "KEY_LENGTH_MAX",
     "AnyEngine",
     "Database",
-    "insert_missing",
+    "insert_keys",
     "insert_new",
+    "is_one_of",
     "key_type",
     "short_key",
 ]
@@ -54,18 +68,52 @@ def insert_new(table: Table, dialect: str) -> Insert:
     return sqlite.insert(table).on_conflict_do_nothing()
 
 
-def insert_missing(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:
-    """Insert rows, passing over those whose key exists, with few statements.
+def insert_keys(
+    connection: Connection, column: Column[str], keys: Sequence[str], values: Mapping[str, Any]
+) -> set[str] | None:
+    """Insert a row for each key that the table does not have, with one statement.
 
-    With RETURNING SQLAlchemy writes many rows into one statement; drivers of MySQL do so by
-    themselves.
+    PostgreSQL gets the keys as one array, so that the statement is the same for any number of keys
+    and is prepared once.
+
+    Args:
+        column: of the keys.
+        keys: in the order in which rows are locked.
+        values: the other columns, alike in all rows.
+
+    Returns:
+        The keys that are inserted; None where the database does not say.
     """
-    dialect = connection.dialect.name
-    statement = insert_new(table, dialect)
-    if dialect in _MYSQL:
-        connection.execute(statement, rows)
-    else:
-        connection.execute(statement.returning(*table.primary_key), rows).all()
+    table, dialect = column.table, connection.dialect.name
+    assert isinstance(table, Table)
+    if dialect == "postgresql":
+        statement = _insert_array(table, column.name)
+        return set(connection.scalars(statement, {"all_keys": list(keys), **values}))
+    rows = [{**values, column.name: key} for key in keys]
+    inserting = insert_new(table, dialect)
+    if dialect in _MYSQL:  # its drivers write many rows into one statement by themselves
+        connection.execute(inserting, rows)
+        return None
+    # With RETURNING SQLAlchemy writes many rows into one statement.
+    return set(connection.scalars(inserting.returning(column), rows))
+
+
+@cache
+def _insert_array(table: Table, key: str) -> Any:
+    """PostgreSQL's insert of an array of keys."""
+    others = [column for column in table.columns if column.name != key]
+    keys = func.unnest(bindparam("all_keys", type_=postgresql.ARRAY(String)))
+    row = select(keys, *[bindparam(column.name, type_=column.type) for column in others])
+    names = [key, *[column.name for column in others]]
+    inserting = postgresql.insert(table).from_select(names, row, include_defaults=False)
+    return inserting.on_conflict_do_nothing().returning(table.c[key])
+
+
+def is_one_of(column: Column[str], keys: Sequence[str], dialect: str) -> Any:
+    """The condition that a column has one of these values, the same text for any number of them."""
+    if dialect == "postgresql":
+        return column == any_(literal(list(keys), postgresql.ARRAY(String)))
+    return column.in_(keys)
 
 
 class Database:

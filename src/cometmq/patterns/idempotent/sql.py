@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -13,15 +14,26 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    case,
     delete,
+    func,
     select,
     update,
 )
 
-from cometmq.patterns.base.sql import AnyEngine, Database, insert_missing, key_type, short_key
+from cometmq.patterns.base.clock import Clock, now_ms
+from cometmq.patterns.base.metrics import gauges
+from cometmq.patterns.base.sql import (
+    AnyEngine,
+    Database,
+    insert_keys,
+    is_one_of,
+    key_type,
+    short_key,
+)
 from cometmq.patterns.idempotent.claims import Busy, Claim, Claimed, Handled
 
-__all__ = ["DONE", "PROCESSING", "SqlClaims", "claims_table"]
+__all__ = ["DONE", "PROCESSING", "ClaimsStatus", "SqlClaims", "claims_table"]
 
 PROCESSING: Final = "processing"
 DONE: Final = "done"
@@ -29,12 +41,16 @@ CLEAN_COUNT: Final = 1_000
 
 
 def claims_table(metadata: MetaData) -> Table:
-    """The table of claims, for the program's own migrations."""
+    """The table of claims, for the program's own migrations.
+
+    Its key begins with the column that differs: with the group in front, PostgreSQL reads all rows
+    of a group as long as it has no statistics of the table.
+    """
     return Table(
         "cometmq_claims",
         metadata,
-        Column("group_name", key_type(), primary_key=True),
         Column("claim_key", key_type(), primary_key=True),
+        Column("group_name", key_type(), primary_key=True),
         Column("state", String(16), nullable=False),
         Column("token", String(32), nullable=False),
         Column("owner", String(255), nullable=False),
@@ -45,6 +61,28 @@ def claims_table(metadata: MetaData) -> Table:
 
 
 CLAIMS: Final = claims_table(MetaData())
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimsStatus:
+    """What a table of claims has; the age is in milliseconds."""
+
+    processing: int
+    expired: int
+    """Claims whose owner has not ended them in time: it died, or its handler takes too long."""
+    done: int
+    oldest_expired_ms: int
+    """How long ago the first of them expired; 0 without one."""
+
+    def metrics(self) -> str:
+        """The figures in the text format of Prometheus."""
+        figures = {
+            "processing": self.processing,
+            "expired": self.expired,
+            "done": self.done,
+            "oldest_expired_seconds": self.oldest_expired_ms / 1000,
+        }
+        return gauges("claims", figures)
 
 
 class SqlClaims:
@@ -59,11 +97,33 @@ class SqlClaims:
 
     def __init__(self, engine: AnyEngine) -> None:
         self._database = Database(engine)
+        self._dialect = self._database.engine.dialect.name
         self.is_async = self._database.is_async
 
     def create(self) -> Any:
         """Create the table where it is missing; a coroutine with an asyncio engine."""
         return self._database.run(partial(CLAIMS.create, checkfirst=True))
+
+    def status(self, group: str | None = None, *, clock: Clock = now_ms) -> Any:
+        """The `ClaimsStatus` of a group, None: of all; a coroutine with an asyncio engine.
+
+        It counts all rows.
+        """
+        now = clock()
+        expired = case((CLAIMS.c.expires_ms <= now, 1), else_=0)
+        query = select(
+            CLAIMS.c.state, func.count(), func.sum(expired), func.min(CLAIMS.c.expires_ms)
+        ).group_by(CLAIMS.c.state)
+        if group is not None:
+            query = query.where(CLAIMS.c.group_name == group)
+
+        def work(connection: Connection) -> ClaimsStatus:
+            rows = {row[0]: tuple(row) for row in connection.execute(query)}
+            _, processing, late, oldest = rows.get(PROCESSING, ("", 0, 0, now))
+            done = rows.get(DONE, ("", 0))[1]
+            return ClaimsStatus(int(processing), int(late), int(done), max(0, now - int(oldest)))
+
+        return self._database.run(work)
 
     def claim(
         self,
@@ -86,14 +146,18 @@ class SqlClaims:
         """See `ClaimStore`."""
         statement = (
             update(CLAIMS)
-            .where(_are(group, keys))
+            .where(_are(group, keys, self._dialect))
             .values(state=DONE, expires_ms=keep_until_ms, steps="")
         )
         return self._database.run(lambda connection: _execute(connection, statement))
 
     def release(self, group: str, keys: Sequence[str], token: str) -> Any:
         """See `ClaimStore`.  A claim with steps stays, expired, so that they are not repeated."""
-        mine = _are(group, keys) & (CLAIMS.c.token == token) & (CLAIMS.c.state == PROCESSING)
+        mine = (
+            _are(group, keys, self._dialect)
+            & (CLAIMS.c.token == token)
+            & (CLAIMS.c.state == PROCESSING)
+        )
         without_steps = delete(CLAIMS).where(mine, CLAIMS.c.steps == "")
         expired = update(CLAIMS).where(mine).values(expires_ms=0)
 
@@ -105,7 +169,7 @@ class SqlClaims:
 
     def save_step(self, group: str, key: str, token: str, name: str, value: str) -> Any:
         """See `ClaimStore`."""
-        row = _are(group, [key]) & (CLAIMS.c.token == token)
+        row = _are(group, [key], self._dialect) & (CLAIMS.c.token == token)
 
         def work(connection: Connection) -> None:
             text = connection.scalar(select(CLAIMS.c.steps).where(row).with_for_update())
@@ -126,7 +190,9 @@ class SqlClaims:
             for group, key in connection.execute(old.limit(CLEAN_COUNT)):
                 by_group.setdefault(group, []).append(key)
             for group, keys in by_group.items():
-                connection.execute(delete(CLAIMS).where(_are(group, keys), CLAIMS.c.state == DONE))
+                connection.execute(
+                    delete(CLAIMS).where(_are(group, keys, self._dialect), CLAIMS.c.state == DONE)
+                )
             return sum(map(len, by_group.values()))
 
         return self._database.run(work)
@@ -147,19 +213,19 @@ def claim_keys(
     Sorted, so that two transactions with the same keys wait for each other and never in a circle.
     """
     columns = [short_key(key) for key in keys]
-    rows = [
-        {
-            "group_name": group,
-            "claim_key": key,
-            "state": PROCESSING,
-            "token": token,
-            "owner": owner,
-            "expires_ms": expires_ms,
-            "steps": "",
-        }
-        for key in sorted(columns)
-    ]
-    insert_missing(connection, CLAIMS, rows)
+    values = {
+        "group_name": group,
+        "state": PROCESSING,
+        "token": token,
+        "owner": owner,
+        "expires_ms": expires_ms,
+        "steps": "",
+    }
+    inserted = insert_keys(connection, CLAIMS.c.claim_key, sorted(columns), values)
+    if inserted is not None and len(inserted) == len(columns):
+        return [Claimed() for _ in columns]
+    dialect = connection.dialect.name
+    others = columns if inserted is None else [key for key in columns if key not in inserted]
     query = select(
         CLAIMS.c.claim_key,
         CLAIMS.c.state,
@@ -167,8 +233,8 @@ def claim_keys(
         CLAIMS.c.owner,
         CLAIMS.c.expires_ms,
         CLAIMS.c.steps,
-    ).where(_are(group, keys))
-    claims: dict[str, Claim] = {}
+    ).where(_are(group, others, dialect))
+    claims: dict[str, Claim] = {key: Claimed() for key in inserted or ()}
     for key, state, row_token, row_owner, row_expires_ms, steps in connection.execute(query):
         if row_token == token:
             claims[key] = Claimed(_loads(steps))
@@ -180,7 +246,7 @@ def claim_keys(
             expired = (CLAIMS.c.token == row_token) & (CLAIMS.c.state == PROCESSING)
             taken_over = (
                 update(CLAIMS)
-                .where(_are(group, [key]), expired)
+                .where(_are(group, [key], dialect), expired)
                 .values(token=token, owner=owner, expires_ms=expires_ms)
             )
             is_mine = connection.execute(taken_over).rowcount == 1
@@ -189,10 +255,10 @@ def claim_keys(
     return [claims.get(key, Busy("another call", now_ms)) for key in columns]
 
 
-def _are(group: str, keys: Sequence[str]) -> Any:
+def _are(group: str, keys: Sequence[str], dialect: str) -> Any:
     """The condition on the rows of these keys."""
     columns = [short_key(key) for key in keys]
-    return (CLAIMS.c.group_name == group) & CLAIMS.c.claim_key.in_(columns)
+    return (CLAIMS.c.group_name == group) & is_one_of(CLAIMS.c.claim_key, columns, dialect)
 
 
 def _execute(connection: Connection, statement: Any) -> None:

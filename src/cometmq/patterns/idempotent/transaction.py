@@ -21,7 +21,7 @@ from cometmq import ReceivedMessage, RetryLater
 from cometmq.errors import ConfigError, ConfigTypeError
 from cometmq.patterns.base.clock import Clock, now_ms
 from cometmq.patterns.base.flow import is_coroutine_function
-from cometmq.patterns.base.sql import insert_missing, short_key
+from cometmq.patterns.base.sql import insert_keys, short_key
 from cometmq.patterns.idempotent.fence import Fence
 from cometmq.patterns.idempotent.handler import KEEP_MS, is_success
 from cometmq.patterns.idempotent.keys import KeyOf, by_message_id, keys_of
@@ -156,19 +156,17 @@ def _insert_keys(session: Session, group: str, keys: Sequence[str], keep_until_m
     """Insert keys as done; returns those that did not exist."""
     connection = session.connection()
     token = uuid.uuid4().hex
-    rows = [
-        {
-            "group_name": group,
-            "claim_key": key,
-            "state": DONE,
-            "token": token,
-            "owner": "",
-            "expires_ms": keep_until_ms,
-            "steps": "",
-        }
-        for key in sorted(keys)
-    ]
-    insert_missing(connection, CLAIMS, rows)
+    values = {
+        "group_name": group,
+        "state": DONE,
+        "token": token,
+        "owner": "",
+        "expires_ms": keep_until_ms,
+        "steps": "",
+    }
+    inserted = insert_keys(connection, CLAIMS.c.claim_key, sorted(keys), values)
+    if inserted is not None:
+        return inserted
     query = select(CLAIMS.c.claim_key).where(
         CLAIMS.c.group_name == group, CLAIMS.c.claim_key.in_(keys), CLAIMS.c.token == token
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, case, delete, event, func, select, update
+from sqlalchemy import Connection, delete, event, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, object_session, registry
 
@@ -19,6 +19,7 @@ from cometmq.patterns.outbox.table import (
     OUTBOX,
     PREPARED,
     RELAYS,
+    RETRYING,
     SHARD_COUNT,
     SHARDS,
     WAITING,
@@ -192,26 +193,25 @@ class Outbox:
             select(
                 OUTBOX.c.state,
                 func.count(),
-                func.sum(case((OUTBOX.c.tries > 0, 1), else_=0)),
                 func.min(OUTBOX.c.created_ms),
             )
-            .where(OUTBOX.c.state.in_((WAITING, DEAD, PREPARED)))
+            .where(OUTBOX.c.state.in_((WAITING, RETRYING, DEAD, PREPARED)))
             .group_by(OUTBOX.c.state)
         )
 
         def work(connection: Connection) -> OutboxStatus:
             now = self.clock()
-            rows = {row[0]: row for row in connection.execute(query)}
-            _, waiting, retrying, oldest = rows.get(WAITING, ("", 0, 0, now))
-            _, dead, _, _ = rows.get(DEAD, ("", 0, 0, now))
-            _, prepared, _, prepared_oldest = rows.get(PREPARED, ("", 0, 0, now))
+            found = {row[0]: (row[1], row[2]) for row in connection.execute(query)}
+            waiting, retrying, dead, prepared = [
+                found.get(state, (0, now)) for state in (WAITING, RETRYING, DEAD, PREPARED)
+            ]
             return OutboxStatus(
-                waiting,
-                int(retrying),
-                dead,
-                max(0, now - oldest),
-                prepared,
-                max(0, now - prepared_oldest),
+                waiting[0] + retrying[0],
+                retrying[0],
+                dead[0],
+                max(0, now - min(waiting[1], retrying[1])),
+                prepared[0],
+                max(0, now - prepared[1]),
             )
 
         return self.database.run(work)

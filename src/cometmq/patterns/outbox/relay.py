@@ -1,9 +1,9 @@
 """Sends the rows of an outbox.
 
 A pass leases shards, reads the rows that are due, sends them and deletes those that were sent.
-Rows with one order key go one after the other, by their ids; a row that fails waits for its next
-try, and the later rows of its key wait behind it.  A relay that dies between a send and the delete
-leaves the row, and the next relay sends it again, with the same property ``OUTBOX_ID``.
+Rows with one order key go one after the other, by their ids; a row that fails is *retrying* until
+its next try, and the later rows of its key wait behind it.  A relay that dies between a send and
+the delete leaves the row, and the next relay sends it again, with the same property ``OUTBOX_ID``.
 
 Between two passes a relay waits for a commit in its process, for PostgreSQL's notification, for the
 earliest next try, or for ``poll_ms``.
@@ -14,17 +14,27 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
-from sqlalchemy import Connection, delete, exists, func, or_, select, update
+from sqlalchemy import Connection, Select, delete, func, select, update
 
 from cometmq import Message, SendStatus
 from cometmq.errors import CometError, ConfigError, LocalProtocolError
 from cometmq.patterns.base.runner import Runner
+from cometmq.patterns.base.sql import is_one_of
 from cometmq.patterns.outbox.leases import lease_shards, release_shards
 from cometmq.patterns.outbox.listening import listen
 from cometmq.patterns.outbox.outbox import ROW_COLUMNS, Outbox
-from cometmq.patterns.outbox.table import DEAD, DROPPED, OUTBOX, SENT, WAITING, OutboxRow
+from cometmq.patterns.outbox.table import (
+    DEAD,
+    DROPPED,
+    OUTBOX,
+    RETRYING,
+    SENT,
+    WAITING,
+    OutboxRow,
+)
 
 __all__ = ["OnDead", "Relay", "SendsMessages"]
 
@@ -39,6 +49,7 @@ PAUSE_MS: Final = 1_000
 PAUSE_MS_MAX: Final = 300_000
 TRIES: Final = 20
 CLEAN_INTERVAL_MS: Final = 60_000
+CLEAN_COUNT: Final = 1_000
 ERROR_LENGTH_MAX: Final = 1_000
 _UNSURE: Final = (SendStatus.FLUSH_DISK_TIMEOUT, SendStatus.FLUSH_SLAVE_TIMEOUT)
 
@@ -183,27 +194,19 @@ class Relay(Runner):
         self._leased_until_ms = now + self._lease_ms
 
     def _due(self, connection: Connection) -> list[OutboxRow]:
-        """The rows to send: due, and behind no row of their key that waits for its next try."""
-        now = self._outbox.clock()
-        earlier = OUTBOX.alias()
-        is_behind = exists().where(
-            earlier.c.order_key == OUTBOX.c.order_key,
-            earlier.c.id < OUTBOX.c.id,
-            earlier.c.state == WAITING,
-            earlier.c.due_ms > now,
-        )
-        query = (
-            select(*ROW_COLUMNS)
-            .where(
-                OUTBOX.c.state == WAITING,
-                OUTBOX.c.shard.in_(self._shards),
-                OUTBOX.c.due_ms <= now,
-                or_(OUTBOX.c.order_key == "", ~is_behind),
-            )
-            .order_by(OUTBOX.c.id)
-            .limit(self._full_count)
-        )
-        return [OutboxRow(**row._mapping) for row in connection.execute(query)]
+        """The rows to send: whose next try is due, and new ones whose key has no such row."""
+        ours = OUTBOX.c.shard.in_(self._shards)
+        retrying = (OUTBOX.c.state == RETRYING) & ours
+        query = select(*ROW_COLUMNS).order_by(OUTBOX.c.id).limit(self._full_count)
+        due = query.where(retrying, OUTBOX.c.due_ms <= self._outbox.clock())
+        rows = [OutboxRow(**row._mapping) for row in connection.execute(due)]
+        keys = select(OUTBOX.c.order_key).distinct().where(retrying, OUTBOX.c.order_key != "")
+        blocked = connection.scalars(keys).all()
+        new = query.where(OUTBOX.c.state == WAITING, ours)
+        if blocked:
+            new = new.where(~is_one_of(OUTBOX.c.order_key, blocked, connection.dialect.name))
+        rows += [OutboxRow(**row._mapping) for row in connection.execute(new)]
+        return rows
 
     async def _send(
         self,
@@ -251,7 +254,7 @@ class Relay(Runner):
                 .values(
                     tries=tries,
                     error=text,
-                    state=DEAD if is_dead else WAITING,
+                    state=DEAD if is_dead else RETRYING,
                     due_ms=now + pause_ms,
                 )
             )
@@ -274,8 +277,13 @@ class Relay(Runner):
         if now - self._cleaned_ms < CLEAN_INTERVAL_MS:
             return
         self._cleaned_ms = now
-        old = delete(OUTBOX).where(OUTBOX.c.state.in_((SENT, DROPPED)), OUTBOX.c.due_ms <= now)
-        await self._outbox.database.wait(lambda connection: connection.execute(old))
+        for state in (SENT, DROPPED):
+            # The oldest rows only, so that the many that are kept are not read.
+            oldest = select(OUTBOX.c.id, OUTBOX.c.due_ms).where(OUTBOX.c.state == state)
+            oldest = oldest.order_by(OUTBOX.c.id).limit(CLEAN_COUNT)
+            count = CLEAN_COUNT
+            while count == CLEAN_COUNT:
+                count = await self._outbox.database.wait(partial(_delete_old, oldest, now))
 
     def _died(self, row: OutboxRow, tries: int, text: str) -> None:
         log.error(
@@ -295,9 +303,17 @@ class Relay(Runner):
     async def _wait_ms(self) -> int:
         """Milliseconds until the earliest next try, at most ``poll_ms``."""
         query = select(func.min(OUTBOX.c.due_ms)).where(
-            OUTBOX.c.state == WAITING, OUTBOX.c.shard.in_(self._shards)
+            OUTBOX.c.state == RETRYING, OUTBOX.c.shard.in_(self._shards)
         )
         due_ms = await self._outbox.database.wait(lambda connection: connection.scalar(query))
         if due_ms is None:
             return self._poll_ms
         return min(self._poll_ms, max(1, int(due_ms) - self._outbox.clock()))
+
+
+def _delete_old(oldest: Select[Any], now_ms: int, connection: Connection) -> int:
+    """Delete those of the oldest rows whose time is over: how many."""
+    ids = [row_id for row_id, due_ms in connection.execute(oldest) if due_ms <= now_ms]
+    if ids:
+        connection.execute(delete(OUTBOX).where(OUTBOX.c.id.in_(ids)))
+    return len(ids)

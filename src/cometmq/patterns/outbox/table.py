@@ -1,6 +1,6 @@
 """The tables of an outbox, and the form of a message in them.
 
-    cometmq_outbox         a row for each message that is not sent; *waiting* or *dead*;
+    cometmq_outbox         a row for each message that is not sent; *waiting*, *retrying* or *dead*;
                            *prepared*, *dropped* or *sent* by `cometmq.patterns.reliable`
     cometmq_outbox_shards  which relay serves a sixteenth of the rows, and until when
     cometmq_outbox_relays  when each relay was last seen
@@ -37,6 +37,7 @@ __all__ = [
     "OUTBOX",
     "PREPARED",
     "RELAYS",
+    "RETRYING",
     "SENT",
     "SHARDS",
     "SHARD_COUNT",
@@ -47,6 +48,8 @@ __all__ = [
 ]
 
 WAITING: Final = "waiting"
+RETRYING: Final = "retrying"
+"""A try has failed; ``due_ms`` is the next one's time.  Waiting rows of its key wait behind it."""
 DEAD: Final = "dead"
 PREPARED: Final = "prepared"
 """Stored before the program has decided; ``due_ms`` is when it is asked, ``tries`` how often."""
@@ -84,7 +87,8 @@ def outbox_tables(metadata: MetaData) -> tuple[Table, Table, Table]:
         Column("due_ms", BigInteger, nullable=False),
         Column("created_ms", BigInteger, nullable=False),
         Column("error", Text, nullable=False),
-        Index("cometmq_outbox_due", "state", "shard", "due_ms"),
+        # The only index that a relay's queries can use, whatever statistics a database has.
+        Index("cometmq_outbox_state", "state", "id"),
         Index("cometmq_outbox_order", "order_key", "id"),
     )
     shards = Table(

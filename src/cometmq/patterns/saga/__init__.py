@@ -5,7 +5,7 @@
 - `TccBranch` keeps a participant's own table right when calls come twice, late or in no order.
 """
 
-from cometmq.patterns.saga.sagas import Sagas
+from cometmq.patterns.saga.sagas import Sagas, SagasStatus
 from cometmq.patterns.saga.steps import Refused, Saga, SagaCall, SagaRow, SagaState, SagaStep
 from cometmq.patterns.saga.table import sagas_table
 from cometmq.patterns.saga.tcc import TccBranch, tcc_table
@@ -18,6 +18,7 @@ __all__ = [
     "SagaState",
     "SagaStep",
     "Sagas",
+    "SagasStatus",
     "TccBranch",
     "sagas_table",
     "tcc_table",

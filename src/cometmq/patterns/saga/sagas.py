@@ -10,16 +10,18 @@ import json
 import logging
 import uuid
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, case, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, registry
 
 from cometmq.errors import ConfigError
 from cometmq.patterns.base.clock import Clock, now_ms
 from cometmq.patterns.base.flow import is_coroutine_function
+from cometmq.patterns.base.metrics import gauges
 from cometmq.patterns.base.runner import Runner
 from cometmq.patterns.base.sql import AnyEngine, Database
 from cometmq.patterns.saga.steps import (
@@ -35,7 +37,7 @@ from cometmq.patterns.saga.steps import (
 )
 from cometmq.patterns.saga.table import SAGAS
 
-__all__ = ["OnStuck", "Sagas"]
+__all__ = ["OnStuck", "Sagas", "SagasStatus"]
 
 log = logging.getLogger("cometmq.patterns")
 
@@ -69,6 +71,31 @@ class _Flow:
 
 
 registry().map_imperatively(_Flow, SAGAS)
+
+
+@dataclass(frozen=True, slots=True)
+class SagasStatus:
+    """The flows of a table; the age is in milliseconds."""
+
+    active: dict[str, int]
+    """State -> number of flows that have not ended."""
+    stuck: int
+    """Flows whose call has failed five times or more."""
+    done: int
+    compensated: int
+    latest_ms: int
+    """For how long the flow that waits longest has been due; 0 where none is."""
+
+    def metrics(self) -> str:
+        """The figures in the text format of Prometheus."""
+        figures = {
+            **self.active,
+            "stuck": self.stuck,
+            "done": self.done,
+            "compensated": self.compensated,
+            "due_seconds": self.latest_ms / 1000,
+        }
+        return gauges("sagas", figures)
 
 
 class Sagas(Runner):
@@ -157,6 +184,32 @@ class Sagas(Runner):
         def work(connection: Connection) -> SagaRow | None:
             row = connection.execute(query).one_or_none()
             return None if row is None else _row(row._mapping)
+
+        return self._database.run(work)
+
+    def status(self) -> Any:
+        """The `SagasStatus`; a coroutine with an asyncio engine.  It counts all rows."""
+        now = self._clock()
+        stuck = case((SAGAS.c.tries >= STUCK_TRIES, 1), else_=0)
+        query = select(
+            SAGAS.c.state, func.count(), func.sum(stuck), func.min(SAGAS.c.due_ms)
+        ).group_by(SAGAS.c.state)
+
+        def work(connection: Connection) -> SagasStatus:
+            rows = {row[0]: tuple(row) for row in connection.execute(query)}
+            active = [rows.get(state.value, ("", 0, 0, now)) for state in ACTIVE]
+            due_ms = min(int(row[3]) for row in active)
+            done, compensated = [
+                int(rows.get(state.value, ("", 0))[1])
+                for state in (SagaState.DONE, SagaState.COMPENSATED)
+            ]
+            return SagasStatus(
+                {state.value: int(row[1]) for state, row in zip(ACTIVE, active, strict=True)},
+                sum(int(row[2]) for row in active),
+                done,
+                compensated,
+                max(0, now - due_ms),
+            )
 
         return self._database.run(work)
 

@@ -15,6 +15,7 @@ from cometmq.testing.simulate.workloads.delayed import DelayedWorkload
 from cometmq.testing.simulate.workloads.filtered import BitmapsWorkload, FilteredWorkload
 from cometmq.testing.simulate.workloads.gateway import GatewayWorkload
 from cometmq.testing.simulate.workloads.growing import GrowingWorkload
+from cometmq.testing.simulate.workloads.numbered import NumberedWorkload
 from cometmq.testing.simulate.workloads.ordered import (
     GlobalOrderedWorkload,
     GroupOrderedWorkload,
@@ -45,6 +46,7 @@ WORKLOADS: Final[dict[str, type[Workload]]] = {
         GlobalOrderedWorkload,
         GroupOrderedWorkload,
         GrowingWorkload,
+        NumberedWorkload,
         OrderedWorkload,
         ParkedWorkload,
         PlainWorkload,
