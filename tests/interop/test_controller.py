@@ -1,5 +1,5 @@
-"""RocketMQ's brokers as a replica set of our controller: masters are killed, what was acknowledged
-stays, and RocketMQ's mqadmin sees and changes the set."""
+"""Replica sets of RocketMQ's brokers and ours, under our controller and RocketMQ's: masters are
+killed, what was acknowledged stays, and RocketMQ's mqadmin sees and changes the set."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 from interop.driver import Peer
 from interop.peers import Unavailable, mqadmin_command
-from interop.servers import JavaCluster, OurCluster, OurController, free_port
+from interop.servers import Cluster, JavaCluster, OurCluster, OurController, free_port
 from tests.raw_client import RawClient
 
 import cometmq.sync
 from cometmq import Message
 from cometmq.errors import CometError
-from cometmq.wire.body.controller import SetReplicas, decode_replicas_info
+from cometmq.wire.body.controller import SetReplicas, decode_replicas_info, encode_broker_names
 from cometmq.wire.command.codes import RequestCode
 
 SET = "broker-a"
@@ -39,9 +39,9 @@ SETTINGS = {
 class ReplicaStage:
     """Controllers, a name server, and two Java brokers of one set."""
 
-    controllers: list[OurController]
-    names: OurCluster
-    brokers: list[JavaCluster]
+    controllers: list[str]
+    names: Cluster
+    brokers: list[Cluster]
     mqadmin: Peer
     acknowledged: set[bytes] = field(default_factory=set)
 
@@ -49,8 +49,10 @@ class ReplicaStage:
         """The set as the controller that leads shows it; None without one."""
         for controller in self.controllers:
             try:
-                with RawClient(controller.address) as client:
-                    answer = client.call(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=b"[]")
+                with RawClient(controller) as client:
+                    answer = client.call(
+                        RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=encode_broker_names([SET])
+                    )
                 if answer.code == 0:
                     return decode_replicas_info(answer.body).get(SET)
             except (OSError, CometError):
@@ -107,7 +109,7 @@ class ReplicaStage:
     def admin(self, *line: str) -> str:
         """Run one line of RocketMQ's mqadmin against the first controller."""
         answer = self.mqadmin.call(
-            "mqadmin", line=[*line, "-a", self.controllers[0].address], timeout=60_000
+            "mqadmin", line=[*line, "-a", self.controllers[0]], timeout=60_000
         )
         return str(answer["out"]) + str(answer["err"])
 
@@ -133,14 +135,44 @@ def etcd_url(tmp_path: Path) -> Iterator[str]:
         process.kill()
 
 
-def start(stack: ExitStack, folder: Path, controllers: list[OurController]) -> ReplicaStage:
-    """Start everything; broker 1 is the master, and both are in sync."""
+class JavaNames(JavaCluster):
+    """RocketMQ's name server with a controller inside, at `controller`."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.controller = f"127.0.0.1:{free_port()}"
+
+    def name_server_command(self) -> list[str]:
+        """`NamesrvStartup -c` with the settings of a controller in the file."""
+        command = super().name_server_command()
+        with (self.folder / "namesrv.conf").open("a", encoding="utf-8") as file:
+            file.write("enableControllerInNamesrv=true\ncontrollerDLegerGroup=g\n")
+            file.write(f"controllerDLegerPeers=n0-{self.controller}\ncontrollerDLegerSelfId=n0\n")
+            file.write(f"controllerStorePath={self.folder}/controller\n")
+        return command
+
+
+def start(
+    stack: ExitStack,
+    folder: Path,
+    controllers: list[OurController],
+    kinds: tuple[type[JavaCluster | OurCluster], ...] = (JavaCluster, JavaCluster),
+) -> ReplicaStage:
+    """Start everything; broker 1 is the master, and both are in sync.
+
+    Without a controller of ours RocketMQ's name server runs one.
+    """
     try:
         command = mqadmin_command(folder / "home")
-        addresses = ";".join(controller.address for controller in controllers)
-        names = OurCluster(folder / "names")
-        settings = {**SETTINGS, "controllerAddr": addresses}
-        brokers = [JavaCluster(folder / name, names, settings=settings) for name in ("one", "two")]
+        names = OurCluster(folder / "names") if controllers else JavaNames(folder / "names")
+        addresses = [controller.address for controller in controllers]
+        if isinstance(names, JavaNames):
+            addresses.append(names.controller)
+        settings = {**SETTINGS, "controllerAddr": ";".join(addresses)}
+        brokers: list[Cluster] = [
+            kind(folder / name, names, settings=settings)
+            for kind, name in zip(kinds, ("one", "two"), strict=True)
+        ]
     except Unavailable as error:
         pytest.skip(str(error))
     stack.callback(names.close)
@@ -149,7 +181,7 @@ def start(stack: ExitStack, folder: Path, controllers: list[OurController]) -> R
         stack.callback(controller.stop, signal.SIGKILL)
         controller.start()
     mqadmin = stack.enter_context(Peer("mqadmin", command, folder / "mqadmin"))
-    stage = ReplicaStage(controllers, names, brokers, mqadmin)
+    stage = ReplicaStage(addresses, names, brokers, mqadmin)
     for number, broker in enumerate(brokers, start=1):
         stack.callback(broker.close)
         broker.start_broker()
@@ -220,3 +252,34 @@ def test_a_master_and_the_leading_controller_die_together(tmp_path: Path, etcd_u
         stage.brokers[0].start_broker()
         stage.wait_for(1, 2, master=2)
         stage.check_ledger()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("is_java_controller", [False, True], ids=["our controller", "Java's"])
+@pytest.mark.parametrize(
+    "kinds",
+    [(OurCluster, OurCluster), (OurCluster, JavaCluster), (JavaCluster, OurCluster)],
+    ids=["ours", "ours and Java's", "Java's and ours"],
+)
+def test_masters_of_a_mixed_set_are_killed_in_turn(
+    tmp_path: Path, kinds: tuple[type[JavaCluster | OurCluster], ...], is_java_controller: bool
+) -> None:
+    """Each broker leads, is killed, comes back as a slave and is in sync again."""
+    with ExitStack() as stack:
+        controllers = [] if is_java_controller else [OurController(tmp_path / "controller")]
+        stage = start(stack, tmp_path, controllers, kinds)
+        stage.send(20, "before")
+        for turn, (master, other) in enumerate([(1, 2), (2, 1), (1, 2)], start=1):
+            stage.brokers[master - 1].stop_broker(signal.SIGKILL)
+            took_s = stage.send(20, f"turn {turn}")
+            print(f"first acknowledged send after kill -9 of the master: {took_s:.3f} s")
+            assert stage.wait_for(other, master=other).master_epoch == turn + 1
+            stage.brokers[master - 1].start_broker()
+            stage.wait_for(1, 2, master=other)
+        stage.check_ledger()
+        epochs = stage.mqadmin.call(
+            "mqadmin",
+            line=["getBrokerEpoch", "-n", stage.names.name_server, "-b", SET],
+            timeout=60_000,
+        )["out"]
+        assert epochs.count("EpochEntry{epoch=4") == 2, epochs
