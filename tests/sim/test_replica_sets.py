@@ -231,10 +231,10 @@ def test_a_killed_master_is_replaced() -> None:
     """Within a second, and what it had acknowledged is there; it comes back as a slave."""
 
     async def scenario(stage: SetStage) -> None:
-        await stage.produce(2)
-        for _ in range(3):
+        await stage.produce(1)
+        for _ in range(2):
             (master,) = stage.masters()
-            producing = asyncio.create_task(stage.produce(6))
+            producing = asyncio.create_task(stage.produce(4))
             await asyncio.sleep(1)
             stage.node(master).crash(power_cut=False)
             took_s = await stage.until(lambda: bool(stage.masters()))
@@ -298,7 +298,7 @@ def test_a_power_failure_of_the_master_loses_nothing(flush: str) -> None:
     async def scenario(stage: SetStage) -> None:
         for _ in range(2):
             (master,) = stage.masters()
-            producing = asyncio.create_task(stage.produce(4))
+            producing = asyncio.create_task(stage.produce(3))
             await asyncio.sleep(1)
             stage.node(master).crash()
             await asyncio.sleep(0.02)
@@ -315,8 +315,8 @@ def test_any_order_of_faults_loses_nothing(seed: int) -> None:
 
     async def scenario(stage: SetStage) -> None:
         chance = random.Random(seed)
-        producing = asyncio.create_task(stage.produce(40))
-        for _ in range(6):
+        producing = asyncio.create_task(stage.produce(24))
+        for _ in range(4):
             await asyncio.sleep(chance.uniform(0.5, 4))
             number = chance.randrange(1, stage.size + 1)
             node = stage.node(number)
