@@ -14,6 +14,7 @@ from typing import Final
 import pytest
 
 from cometmq.broker.base.config import BrokerConfig
+from cometmq.broker.broker import Broker, ReportProgress
 from cometmq.broker.replica_broker import ReplicaBroker
 from cometmq.codec.stored_message import decode_messages
 from cometmq.controller.config import ControllerConfig
@@ -336,3 +337,28 @@ def test_any_order_of_faults_loses_nothing(seed: int) -> None:
         assert stage.acknowledged
 
     run(scenario, seed=seed + 10, flush_disk_type="SYNC_FLUSH" if seed % 2 else "ASYNC_FLUSH")
+
+
+def test_a_store_that_takes_long_to_open_is_no_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Incident of 2026-11-28: opening stopped the heartbeats for 3 s, so the controller elected the
+    new master again and again."""
+
+    async def scenario(stage: SetStage) -> None:
+        (master,) = stage.masters()
+        start = Broker.start
+
+        async def start_late(broker: Broker, progress: ReportProgress | None = None) -> None:
+            await asyncio.sleep(10)
+            await start(broker, progress)
+
+        monkeypatch.setattr(Broker, "start", start_late)
+        for member in stage.members.values():
+            member._tasks[0].cancel()  # the regular heartbeats, which a held loop does not send
+        stage.node(master).crash(power_cut=False)
+        await asyncio.sleep(1)
+        elected = stage.controller._sets[SET]
+        assert (elected.master_epoch, elected.master_id == master) == (2, False)
+        await asyncio.sleep(8)
+        assert stage.controller._sets[SET].master_epoch == 2
+
+    run(scenario)

@@ -53,6 +53,10 @@ EPOCHS_FILE: Final = "epochFileCheckpoint"
 IDENTITY_FILE: Final = "brokerIdentity"
 BOOT_FILE: Final = "cometmqSet.boot"
 RETRY_S: Final = 1.0
+OPENING_TIMEOUT_MS: Final = 60_000
+"""So long a controller is asked to wait for heartbeats while the store is opened, which stops them:
+else it would take a large store for a death, and elect again and again.  A process that ends
+meanwhile closes its connection."""
 HAND_OVER_S: Final = 1.0
 """So long a stopping master waits for a controller to name another one."""
 _UNSETTLED: Final = frozenset(
@@ -304,8 +308,10 @@ class ReplicaBroker:
 
     def _heartbeat(self) -> BrokerHeartbeatHeader:
         config, seat = self._config, self._seat
+        timeout_ms = OPENING_TIMEOUT_MS
         if self._broker is not None:
             self._log_end = self._broker.state.store.max_physical_offset
+            timeout_ms = config.controller_heart_beat_timeout_mills
         return BrokerHeartbeatHeader(
             config.broker_cluster_name,
             self._address,
@@ -314,7 +320,7 @@ class ReplicaBroker:
             seat.epochs.up_to(self._log_end).last,
             self._log_end,
             self._log_end,
-            config.controller_heart_beat_timeout_mills,
+            timeout_ms,
             config.broker_election_priority,
         )
 
@@ -355,7 +361,11 @@ class ReplicaBroker:
             epochs = seat.epochs.up_to(self._log_end).began(seat.master_epoch, self._log_end)
             await self._work(lambda: self._write_epochs(epochs))
             seat.epochs = epochs
+        self._controllers.heartbeat(self._heartbeat())
+        # The heartbeat leaves at the end of this turn; opening the store holds the loop up.
+        await asyncio.sleep(0)
         await self._open("SYNC_MASTER" if seat.is_master else "SLAVE")
+        self._controllers.heartbeat(self._heartbeat())
         self.role_changes += 1
         log.warning(
             "this broker is the %s of %s, epoch %d",
