@@ -100,7 +100,7 @@ def test_same_seeds_same_outcomes(watched: Watched, monkeypatch: pytest.MonkeyPa
     assert watched.hashed_count > 50, "the core hashed hardly any key"
     assert watched.answered_count > 20, "the core answered hardly any pull that found messages"
     names = ("hash_keys", "link_entries", "gather_records", "scan_records", "check_entries")
-    for name in ("SendEncoder", "read_pull", "answer_pull", *names):
+    for name in ("SendEncoder", "CopyEncoder", "read_pull", "answer_pull", *names):
         monkeypatch.setattr(native, name, None)
     for plan, (report, files) in zip(PLANS, outcomes, strict=True):
         pure_report, pure_files = run(plan, watched)
