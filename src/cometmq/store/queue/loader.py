@@ -215,9 +215,10 @@ class QueueLoader:
         return raw != bytes(len(raw))
 
     def _zero(self, path: str, position: int) -> int:
-        """Write zeros over all data from a position on; return how many units that cleared."""
-        if not self._has_data(path, position):
-            return 0
+        """Write zeros over all data from a position on; return how many units that cleared.
+
+        A power cut can leave units behind some that are zeros.
+        """
         file = self._disk.open_random(path, self._queues.file_bytes, create=False)
         cleared = 0
         while (data := file.next_data(position)) is not None:

@@ -85,6 +85,8 @@ class LogScan:
         self._floors: dict[str, int] = {}
         self._progress: Progress | None = None
         self.proof = LogProof()
+        self.has_lost_addresses = False
+        """Whether a power cut may have taken extension units that units lead to."""
         self.index_from = 0
         """Records from this physical offset on get index entries."""
         self.damaged: list[tuple[int, int]] = []
@@ -135,6 +137,7 @@ class LogScan:
             report.damages,
         )
         rebuild.is_gap_final = is_gap_final
+        rebuild.has_lost_addresses = self.has_lost_addresses
         reader = LogReader(
             log,
             start,

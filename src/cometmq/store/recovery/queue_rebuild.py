@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cometmq.codec.consume_queue import CQ_UNIT, CQ_UNIT_BYTES, CqUnit
+from cometmq.codec.consume_queue import CQ_UNIT, CQ_UNIT_BYTES, CqUnit, is_cq_ext_address
 from cometmq.codec.stored_message import RECORD_BYTES_MIN
 from cometmq.model.names import SCHEDULE_TOPIC
 from cometmq.model.offsets import PhysicalOffset, QueueOffset
@@ -93,6 +93,8 @@ class QueueRebuild:
         """Whether scanning from an earlier file cannot fill a gap."""
         self.damaged_at: tuple[int, int] | None = None
         """Physical offset and size of the last damaged stretch that the scan skipped."""
+        self.has_lost_addresses = False
+        """Whether extension units may be lost to which units have addresses."""
         self.units_built = 0
         self.ends: dict[ConsumeQueue, int] = {}
         """Queue offset behind the last scanned record of each queue."""
@@ -228,7 +230,9 @@ class QueueRebuild:
         position, size, code = unit
         if position == record.physical_offset and size == record.size:
             derived = self._code(record)
-            if is_code_wrong(record.topic, code, derived):
+            if self.has_lost_addresses and is_cq_ext_address(code):
+                self._rewrite(queue, record)
+            elif is_code_wrong(record.topic, code, derived):
                 self._damages.append(
                     f"{queue.path}: the unit of queue offset {queue_offset} has tags code {code},"
                     f" its record gives {derived}; corrected"

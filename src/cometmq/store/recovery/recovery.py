@@ -221,6 +221,9 @@ class Recovery:
                 self._progress("queues", done, len(state.queues))
             queue = self._queues.add(*key)
             self._loader.load_known(queue, end.end)
+            if not is_whole:
+                # Units behind the end may lead to records that the power cut took.
+                self._loader.with_excess.append(queue)
             if not is_whole and end.last_physical_end > start:
                 self._loader.cut_to(queue, self._loader.end_below(queue, PhysicalOffset(start)))
             elif queue.last_physical_end != end.last_physical_end:
@@ -305,6 +308,7 @@ class Recovery:
         elif is_crash:
             # Units may be on the disk before their records are.
             self._proof.before_ms = checkpoint.physic_timestamp_ms
+            self._scan.has_lost_addresses = True
         self._proof.flushed = start = log.min_offset
         for mapped in reversed(log.files):
             first = LogReader(log, mapped.start, mapped.end).next_record()
