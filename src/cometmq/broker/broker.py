@@ -187,6 +187,7 @@ class Broker:
                 store,
                 self._address,
                 was_killed=was_killed,
+                is_whole=self.recovery.is_whole,
                 replicas=self._replicas,
                 seat=self._seat,
             )

@@ -55,8 +55,10 @@ from cometmq.broker.transaction.counts import TransactionCounts
 from cometmq.broker.transaction.half_send import HalfKind
 from cometmq.broker.transaction.resume import ResumeProcessor
 from cometmq.broker.transaction.service import TransactionService
+from cometmq.core.group.consumer_offsets import ConsumerOffsetTable
 from cometmq.core.topic.topic_table import TopicTable, system_topics
 from cometmq.model.names import is_system_topic
+from cometmq.model.offsets import ConsumerOffset
 from cometmq.model.topic import TopicConfig
 from cometmq.net.env import Environment
 from cometmq.net.server import Handler
@@ -117,6 +119,7 @@ def build_services(
     address: str,
     *,
     was_killed: bool,
+    is_whole: bool,
     replicas: ReplicaServer | None = None,
     seat: Seat | None = None,
 ) -> Services:
@@ -128,6 +131,7 @@ def build_services(
         replicas: what sends the log to slaves; None where nothing listens for them.
         seat: what a controller says of the broker; None without a controller.
         was_killed: the broker that had the store before did not stop in order.
+        is_whole: the store still has all that this broker wrote.
 
     Raises:
         StoreError: a configuration file cannot be read.
@@ -135,10 +139,8 @@ def build_services(
     now_ms = env.clock.now_ms()
     files = BrokerFiles(config, disk, env.workers)
     topics, groups = files.load_topics(), files.load_groups()
-    offsets = files.load_consumer_offsets()
-    topics.seed(_system_topics(config), now_ms)
-    if not files.are_topics_sound:
-        _adopt_queues(topics, store, now_ms)
+    offsets = _load_offsets(config, files, store, now_ms, is_whole=is_whole)
+    _seed_topics(config, files, topics, store, now_ms)
     groups.seed(now_ms)
     registration = RegistrationService(env, config, address, topics, replicas, _epoch_of(seat))
     state = BrokerState(
@@ -352,6 +354,33 @@ def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
         trace_topic=config.msg_trace_topic_name if config.trace_topic_enable else None,
         timer=config.timer_wheel_enable,
     )
+
+
+def _load_offsets(
+    config: BrokerConfig, files: BrokerFiles, store: MessageStore, now_ms: int, *, is_whole: bool
+) -> ConsumerOffsetTable:
+    """Read the consumer offsets; send groups back to them where the log may have lost its end."""
+    offsets = files.load_consumer_offsets()
+    is_lossy = config.flush_disk_type == "ASYNC_FLUSH" and not config.is_slave
+    if not is_lossy or not files.note_start(now_ms, is_whole=is_whole):
+        return offsets
+    ends = {
+        (topic, queue_id): ConsumerOffset(store.end_of_queue(topic, queue_id))
+        for topic in store.topics()
+        for queue_id in store.queues(topic)
+    }
+    count = offsets.begin_again(ends, now_ms)
+    log.info("the power was cut: groups go on from their committed offsets in %d queues", count)
+    return offsets
+
+
+def _seed_topics(
+    config: BrokerConfig, files: BrokerFiles, topics: TopicTable, store: MessageStore, now_ms: int
+) -> None:
+    """Create the topics that every broker has, and those that a damaged file has lost."""
+    topics.seed(_system_topics(config), now_ms)
+    if not files.are_topics_sound:
+        _adopt_queues(topics, store, now_ms)
 
 
 def _adopt_queues(topics: TopicTable, store: MessageStore, now_ms: int) -> None:

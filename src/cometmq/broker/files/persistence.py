@@ -15,6 +15,7 @@ config/timermetrics           dataVersion, timingCount (`delay.wheel.counts`)
 config/cometmqStaging.json    sinks, decisionNext, stagedNext: our own (`staging.ledger`)
 config/cometmqQueueLocks.json renewedUntil, locks: our own (`clients.queue_locks`)
 config/cometmqSequences.json  logFrom, producers: our own (`extensions.sequences`)
+config/cometmqLoss.json       untilMs: our own (`BrokerFiles.note_start`)
 ======================== ======================================================
 
 The file rule is that of `cometmq.broker.files.config_file`.  Files that are not in this list are
@@ -24,6 +25,7 @@ never touched.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -42,7 +44,7 @@ from cometmq.broker.files.config_file import ConfigFile, ForeignKeys, load_confi
 from cometmq.broker.pull.filters import FilterService
 from cometmq.broker.transaction.counts import TRANSACTION_COUNT, TransactionCounts
 from cometmq.core.filter.consumer_filter import ConsumerFilter, decode_filter_file
-from cometmq.core.group.consumer_offsets import ConsumerOffsetTable
+from cometmq.core.group.consumer_offsets import ENDS_KEPT_MS, ConsumerOffsetTable
 from cometmq.core.group.group_table import SubscriptionGroupTable
 from cometmq.core.group.queue_locks import LockSnapshot, QueueLocks
 from cometmq.core.topic.attributes import (
@@ -52,7 +54,7 @@ from cometmq.core.topic.attributes import (
     unserved_attributes,
 )
 from cometmq.core.topic.topic_table import TopicTable
-from cometmq.errors import StoreCorrupt
+from cometmq.errors import CodecError, StoreCorrupt
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import DataVersion, TopicConfig
 from cometmq.net.env import WorkerPool
@@ -80,6 +82,7 @@ _SETTLE_STEP_S = 0.005
 _STAGING = "cometmqStaging.json"
 _LOCKS = "cometmqQueueLocks.json"
 _SEQUENCES = "cometmqSequences.json"
+_LOSS = "cometmqLoss.json"
 _FILTERS = "consumerFilter.json"
 _FILTERS_INTERVAL_MS = 10_000
 """RocketMQ writes filters at this pace and, by default (transactionMetricFlushInterval), its counts
@@ -160,6 +163,24 @@ def _warn_unserved(
             )
 
 
+class _LossFile(msgspec.Struct, rename="camel"):
+    """Until when clients may come back that know lost messages."""
+
+    until_ms: int
+
+    @classmethod
+    def decode(cls, raw: bytes) -> int:
+        """Return the time.
+
+        Raises:
+            CodecError: the bytes are not those of such a file.
+        """
+        try:
+            return msgspec.json.decode(raw, type=cls).until_ms
+        except msgspec.DecodeError as error:
+            raise CodecError(f"{_LOSS}: {error}") from error
+
+
 class BrokerFiles:
     """The files of one broker.
 
@@ -192,6 +213,7 @@ class BrokerFiles:
             _STAGING: ForeignKeys(LedgerFile.__struct_encode_fields__),
             _LOCKS: ForeignKeys(QueueLockFile.__struct_encode_fields__),
             _SEQUENCES: ForeignKeys(SequenceFile.__struct_encode_fields__),
+            _LOSS: ForeignKeys(_LossFile.__struct_encode_fields__),
         }
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.are_topics_sound = True
@@ -301,6 +323,24 @@ class BrokerFiles:
         except StoreCorrupt as error:
             log.warning("going on without the former queue locks: %s", error)
             return None
+
+    def note_start(self, now_ms: int, *, is_whole: bool) -> bool:
+        """Return whether clients may come back that know messages which a power cut took.  Blocks.
+
+        The file lets a start say so that follows soon after the first one behind the power cut.
+
+        Args:
+            is_whole: whether the store has all that the broker wrote in its life before.
+        """
+        until_ms = 0
+        if not is_whole:
+            until_ms = now_ms + ENDS_KEPT_MS
+            path = f"{self._folder}/{_LOSS}"
+            self._disk.write_atomic(path, msgspec.json.encode({"untilMs": until_ms}))
+        else:
+            with contextlib.suppress(StoreCorrupt):
+                until_ms = self._load(_LOSS, _LossFile.decode) or 0
+        return now_ms < until_ms
 
     def _load(self, name: str, decode: Callable[[bytes], T]) -> T | None:
         # The files are synced, but a power cut could take a folder that is new.

@@ -85,7 +85,7 @@ class OffsetProcessor:
         memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return span_bytes * 100 <= memory_bytes * _IN_MEMORY_PERCENT
 
-    def update(self, request: RemotingCommand, _: ServerConnection, now_ms: int) -> bytes:
+    def update(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> bytes:
         """Serve UPDATE_CONSUMER_OFFSET (15)."""
         header = UpdateConsumerOffsetHeader.from_command(request)
         state = self._state
@@ -108,7 +108,9 @@ class OffsetProcessor:
             # Go commits -1 for a queue it has read nothing from. Java stores it and then treats
             # it as "no offset"; keeping the offset that is there loses nothing.
             return answer(request)
-        if state.offsets.has_reset(group, header.topic, header.queue_id):
+        if not state.offsets.may_commit(
+            group, header.topic, header.queue_id, header.commit_offset, connection.peer, now_ms
+        ):
             return answer(request, remark="Offset has been previously reset")
         consumer_offset = ConsumerOffset(header.commit_offset)
         state.offsets.commit(group, header.topic, header.queue_id, consumer_offset, now_ms)

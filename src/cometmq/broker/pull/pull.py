@@ -234,8 +234,16 @@ class PullProcessor:
         if may_park and header.sys_flag & PULL_COMMIT_OFFSET:
             header.sys_flag &= ~PULL_COMMIT_OFFSET  # commit once, however often this pull runs
             key = header.consumer_group, header.topic, header.queue_id
-            if not state.offsets.has_reset(*key):
+            if state.offsets.may_commit(*key, header.commit_offset, connection.peer, now_ms):
                 state.offsets.commit(*key, ConsumerOffset(header.commit_offset), now_ms)
+        state.offsets.note_pull(
+            header.consumer_group,
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            connection.peer,
+            now_ms,
+        )
         reset = state.offsets.deliver_reset(
             header.consumer_group,
             header.topic,

@@ -147,7 +147,11 @@ def pull_front(state: BrokerState, check: _Check) -> Front | None:
                 break
             frame_end, key, serialize_type, opaque, queue_offset, commit_offset, count, size = pull
             plan = plans.find(key, data[end:frame_end], connection, now_ms)
-            if plan is None or offsets.has_reset(plan.group, plan.topic, plan.queue_id):
+            if (
+                plan is None
+                or offsets.is_after_loss
+                or offsets.has_reset(plan.group, plan.topic, plan.queue_id)
+            ):
                 break
             topic, queue_id, group, codes, parts, is_committing = plan
             try:

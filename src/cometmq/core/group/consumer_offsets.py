@@ -13,13 +13,17 @@ it; this table drops it when a pull shows that the answer arrived.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from cometmq.model.offsets import ConsumerOffset
 from cometmq.model.topic import DataVersion
 
-__all__ = ["ConsumerOffsetTable"]
+__all__ = ["ENDS_KEPT_MS", "ConsumerOffsetTable"]
 
 _SEPARATOR = "@"
+ENDS_KEPT_MS: Final = 120_000
+"""So long after a loss members may come back that know lost messages: a broker forgets clients
+after this time."""
 
 
 class _Reset:
@@ -49,6 +53,11 @@ class ConsumerOffsetTable:
             key: dict(queues) for key, queues in (table or {}).items()
         }
         self._resets: dict[str, dict[int, _Reset]] = {}
+        self._ends: Mapping[tuple[str, int], ConsumerOffset] | None = None
+        """The queues' ends after a loss, as long as members may know more."""
+        self._ends_until_ms = 0
+        self._pullers: dict[tuple[str, str, int], dict[str, None]] = {}
+        """By group and queue: the peers that have pulled since the loss, the last one last."""
         self.version_step = version_step
         self._commits = 0
         self.version = version or DataVersion()
@@ -91,6 +100,75 @@ class ConsumerOffsetTable:
         resets = self._resets.setdefault(topic + _SEPARATOR + group, {})
         resets[queue_id] = _Reset(consumer_offset)
 
+    def begin_again(self, ends: Mapping[tuple[str, int], ConsumerOffset], now_ms: int) -> int:
+        """Let all groups go on from their offsets, where queues may have lost their last messages.
+
+        The next messages get the queue offsets of the lost ones.  A member that has gone past them
+        would pass over the new ones, so the offset is a reset: it wins over what members know.
+        For two minutes a group that has committed nothing yet is reset when a member shows that it
+        knows more, and only the member that pulled from a queue last may commit there.
+
+        Args:
+            ends: the end of each queue, by topic and queue id; no group goes on behind it.
+
+        Returns in how many queues groups have an offset, each group counted.
+        """
+        self._ends, self._ends_until_ms = ends, now_ms + ENDS_KEPT_MS
+        self._pullers.clear()
+        count = 0
+        for key, queues in list(self._table.items()):
+            topic, _, group = key.partition(_SEPARATOR)
+            for queue_id, consumer_offset in list(queues.items()):
+                end = ends.get((topic, queue_id), ConsumerOffset(0))
+                self.reset(group, topic, queue_id, min(consumer_offset, end), now_ms)
+                count += 1
+        return count
+
+    @property
+    def is_after_loss(self) -> bool:
+        """Whether members may come back that know lost messages, so that each pull is noted."""
+        return self._ends is not None
+
+    def note_pull(
+        self, group: str, topic: str, queue_id: int, queue_offset: int, peer: str, now_ms: int
+    ) -> None:
+        """Note from where a member pulls, before anything else is done with the pull."""
+        if self._ends is not None:
+            self._note_known(group, topic, queue_id, queue_offset, peer, now_ms)
+            pullers = self._pullers.setdefault((group, topic, queue_id), {})
+            pullers.pop(peer, None)
+            pullers[peer] = None
+
+    def may_commit(
+        self, group: str, topic: str, queue_id: int, consumer_offset: int, peer: str, now_ms: int
+    ) -> bool:
+        """Return whether a member's commit counts: it knows of every reset and of every loss."""
+        if self._ends is not None:
+            self._note_known(group, topic, queue_id, consumer_offset, peer, now_ms)
+            pullers = self._pullers.get((group, topic, queue_id))
+            if pullers and next(reversed(pullers)) != peer:
+                return False
+        return not self.has_reset(group, topic, queue_id)
+
+    def _note_known(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        consumer_offset: int,
+        peer: str,
+        now_ms: int,
+    ) -> None:
+        """Reset a group without an offset whose member knows more than the queue has kept."""
+        if self._ends is None or now_ms >= self._ends_until_ms:
+            self._ends = None
+            self._pullers.clear()
+            return
+        end = self._ends.get((topic, queue_id), ConsumerOffset(0))
+        is_new = peer not in self._pullers.get((group, topic, queue_id), ())
+        if consumer_offset > end and is_new and self.query(group, topic, queue_id) is None:
+            self.reset(group, topic, queue_id, end, now_ms)
+
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
         """Whether the queue has a reset that the group may not know yet."""
         if not self._resets:
@@ -116,6 +194,8 @@ class ConsumerOffsetTable:
             pending.delivered_to == peer or pending.consumer_offset == pulled_offset
         ):
             del resets[queue_id]
+            if not resets:
+                del self._resets[topic + _SEPARATOR + group]
             return None
         pending.delivered_to = peer
         return pending.consumer_offset

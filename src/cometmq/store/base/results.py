@@ -164,5 +164,7 @@ class RecoveryReport:
     queues: int = 0
     truncated_bytes: int = 0
     elapsed_ms: int = 0
+    is_whole: bool = True
+    """Whether all that the earlier process wrote is there; a power cut may take the newest."""
     damages: list[str] = field(default_factory=list)
     """One text for each damage: file and position, what is wrong, what was done."""

@@ -166,6 +166,7 @@ class Recovery:
             )
         if abort is not None:
             self._distrust_queue_files()
+            report.is_whole = self._proof.is_whole
         report.queues = sum([len(queues) for queues in self._queues.topics.values()])
         report.elapsed_ms = self._clock() - started_ms
         for damage in report.damages[:_DAMAGES_MAX]:

@@ -1,6 +1,6 @@
 """The consumer offset table: commits, queries, resets, removal."""
 
-from cometmq.core.group.consumer_offsets import ConsumerOffsetTable
+from cometmq.core.group.consumer_offsets import ENDS_KEPT_MS, ConsumerOffsetTable
 from cometmq.model.offsets import ConsumerOffset
 
 NOW_MS = 1_700_000_000_000
@@ -98,3 +98,67 @@ def test_without_a_reset_a_pull_goes_on_where_it_is() -> None:
     table = ConsumerOffsetTable()
     table.commit("g", "t", 0, ConsumerOffset(3), NOW_MS)
     assert table.deliver_reset("g", "t", 0, 3, "one:1") is None
+
+
+def test_after_a_loss_no_group_goes_on_behind_the_end() -> None:
+    """A member from before the loss is told to go on at the end, and cannot commit over it."""
+    table = ConsumerOffsetTable()
+    table.commit("g", "t", 0, ConsumerOffset(10), NOW_MS)
+    table.commit("g", "t", 1, ConsumerOffset(3), NOW_MS)
+    table.commit("g", "gone", 0, ConsumerOffset(2), NOW_MS)
+    ends = {("t", 0): ConsumerOffset(7), ("t", 1): ConsumerOffset(9)}
+    assert table.begin_again(ends, NOW_MS) == 3
+    assert table.all() == {"t@g": {0: 7, 1: 3}, "gone@g": {0: 0}}
+    assert table.has_reset("g", "t", 0)
+    assert table.deliver_reset("g", "t", 0, 10, "peer") == 7
+    # It had not committed what it was about to handle: that comes again.
+    assert table.deliver_reset("g", "t", 1, 5, "peer") == 3
+    assert table.deliver_reset("g", "t", 0, 7, "peer") is None
+    assert not table.has_reset("g", "t", 0)
+
+
+def test_after_a_loss_a_member_without_a_commit_is_told_too() -> None:
+    """What a group knows that has committed nothing shows in its first pull or commit."""
+    table = ConsumerOffsetTable()
+    table.begin_again({("t", 0): ConsumerOffset(7)}, NOW_MS)
+    table.note_pull("g", "t", 0, 7, "peer", NOW_MS + 1)
+    assert not table.has_reset("g", "t", 0)
+    table.note_pull("g", "t", 0, 8, "other", NOW_MS + 1)
+    assert table.deliver_reset("g", "t", 0, 8, "other") == 7
+    assert not table.may_commit("g", "t", 1, 1, "peer", NOW_MS + 1)
+    assert table.deliver_reset("g", "t", 1, 1, "peer") == 0
+    # Members that begin at the end may go on with what comes; broadcasting ones never commit.
+    for queue_offset in (7, 8):
+        for peer in ("one", "two"):
+            table.note_pull("broadcast", "t", 0, queue_offset, peer, NOW_MS + 1)
+    assert not table.has_reset("broadcast", "t", 0)
+    # So may a group that is told already.
+    table.commit("other", "t", 0, ConsumerOffset(9), NOW_MS + 1)
+    table.note_pull("other", "t", 0, 12, "peer", NOW_MS + 1)
+    assert not table.has_reset("other", "t", 0)
+
+
+def test_after_a_loss_only_who_pulls_commits() -> None:
+    """A member that has lost its queue meanwhile may still know lost messages."""
+    table = ConsumerOffsetTable()
+    table.commit("g", "t", 0, ConsumerOffset(4), NOW_MS)
+    table.begin_again({("t", 0): ConsumerOffset(4)}, NOW_MS)
+    assert not table.may_commit("g", "t", 0, 8, "old", NOW_MS)
+    table.note_pull("g", "t", 0, 4, "new", NOW_MS)
+    assert table.deliver_reset("g", "t", 0, 4, "new") == 4
+    table.note_pull("g", "t", 0, 4, "new", NOW_MS)
+    assert table.deliver_reset("g", "t", 0, 4, "new") is None
+    assert not table.may_commit("g", "t", 0, 8, "old", NOW_MS)
+    assert table.may_commit("g", "t", 0, 5, "new", NOW_MS)
+    assert table.may_commit("g", "t", 0, 8, "old", NOW_MS + ENDS_KEPT_MS)
+
+
+def test_long_after_a_loss_a_new_group_may_begin_anywhere() -> None:
+    """Members that knew lost messages have come back by then."""
+    table = ConsumerOffsetTable()
+    table.begin_again({("t", 0): ConsumerOffset(7)}, NOW_MS)
+    table.note_pull("new", "t", 0, 100, "peer", NOW_MS + ENDS_KEPT_MS)
+    assert table.query("new", "t", 0) is None
+    without = ConsumerOffsetTable()
+    without.note_pull("new", "t", 0, 100, "peer", NOW_MS)
+    assert not without.has_reset("new", "t", 0)

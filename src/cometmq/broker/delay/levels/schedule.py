@@ -56,8 +56,7 @@ class _Level:
 
     `due_ms` is when the head is read next, None when nothing waits.  `unflushed` has, for each
     delivery that may not be durable yet, the next queue offset and the end of the log; everything
-    before `safe_offset` is durable.  Messages before `moved_offset` became timers: they are durable
-    when the log is flushed, with ASYNC_FLUSH too.
+    before `safe_offset` is durable.
     """
 
     def __init__(self, level: int, next_offset: int) -> None:
@@ -67,7 +66,6 @@ class _Level:
         self.safe_offset = next_offset
         self.unflushed: deque[tuple[int, int]] = deque()
         self.expected_end = 0
-        self.moved_offset = 0
         self.due_ms: int | None = None
         self.is_reading = False
 
@@ -141,6 +139,7 @@ class ScheduleService:
     def stop(self) -> None:
         """Deliver no more."""
         self._is_stopped = True
+        self.revision += any(cursor.unflushed for cursor in self._levels.values())
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -162,7 +161,6 @@ class ScheduleService:
         cursor = self._levels.get(level)
         if cursor is None or next_offset <= cursor.next_offset:
             return
-        cursor.moved_offset = next_offset
         self._advance(cursor, next_offset, now_ms)
         if cursor.next_offset < cursor.expected_end and not cursor.is_reading:
             cursor.due_ms = now_ms
@@ -297,14 +295,12 @@ class ScheduleService:
 
     def _settle(self, cursor: _Level) -> None:
         """Move `safe_offset` behind the deliveries that are durable now."""
+        # With ASYNC_FLUSH too: the message may be on stable storage long before its delivery is.
         store, unflushed = self._state.store, cursor.unflushed
-        while unflushed:
-            next_offset, end = unflushed[0]
-            is_moved = next_offset <= cursor.moved_offset
-            if end > (store.flushed_offset if is_moved else store.confirmed_offset):
-                break
-            cursor.safe_offset = next_offset
-            unflushed.popleft()
+        # A stop writes the positions, and then flushes the log.
+        flushed = store.confirmed_offset if self._is_stopped else store.flushed_offset
+        while unflushed and unflushed[0][1] <= flushed:
+            cursor.safe_offset = unflushed.popleft()[0]
 
     def _deliver(self, cursor: _Level, due: list[StoredMessage], start: int, now_ms: int) -> int:
         """Deliver messages from `start` on; return how many are done with, 0 to try again later."""

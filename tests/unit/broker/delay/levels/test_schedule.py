@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from tests.unit.broker.harness import Client, running, scenario
+from tests.unit.broker.harness import Client, eventually, running, scenario
 
 from cometmq.broker import Broker
 from cometmq.core.delay.levels import DelayLevels
@@ -45,7 +45,7 @@ def test_delayed_message_arrives_with_everything_it_had(tmp_path: Path) -> None:
         assert message.properties["DELAY"] == "1"
         assert message.properties["REAL_TOPIC"] == "t"
         assert message.properties["REAL_QID"] == "1"
-        assert broker.services.schedule.offsets() == {1: 1}
+        await eventually(lambda: broker.services.schedule.offsets() == {1: 1})
 
     scenario(tmp_path, story, **LEVELS)
 
@@ -122,7 +122,7 @@ def test_cursor_outside_its_queue_is_brought_back(tmp_path: Path) -> None:
             quicken(broker, 10, 60, 3_600_000)
             await client.send(b"works", i="DELAY\x011\x02")
             assert await wait_for(client, 1) == [b"works"]
-            assert broker.services.schedule.offsets() == {1: 1}
+            await eventually(lambda: broker.services.schedule.offsets() == {1: 1})
             await client.close()
 
     asyncio.run(main())
