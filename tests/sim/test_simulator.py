@@ -117,9 +117,9 @@ def test_a_run_leaves_no_world_behind(
 
 
 def test_every_kind_is_drawn() -> None:
-    """Seeds draw every kind of message and fault, but no power cut with asynchronous flush."""
+    """Seeds draw every fault and kind but numbered ones, and no power cut with ASYNC_FLUSH."""
     plans = [plan_of(seed) for seed in range(200)]
-    assert {name for plan in plans for name in plan.workloads} == set(WORKLOADS)
+    assert {name for plan in plans for name in plan.workloads} == set(WORKLOADS) - {"numbered"}
     assert {fault.kind for plan in plans for fault in plan.faults} == set(FAULTS)
     for plan in plans:
         if plan.flush == "ASYNC_FLUSH":
