@@ -73,6 +73,7 @@ class ProducerOptions(TypedDict, total=False):
     compress_above_bytes: int
     max_message_bytes: int
     latency_fault: bool
+    producer_id: str | None
     retry_when_not_ok: bool
 
 
