@@ -531,7 +531,9 @@ def _first(broker: Broker, topic: str, queue_id: int) -> int:
 
 
 def _without_version(table: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what changes without a change of the table: see `staging.ledger` for stagedNext."""
-    return {
-        name: value for name, value in table.items() if name not in ("dataVersion", "stagedNext")
-    }
+    """Leave out what changes without a change of the table.
+
+    See `staging.ledger` for stagedNext; logFrom grows with the log, also without numbered messages.
+    """
+    unlike = ("dataVersion", "logFrom", "stagedNext")
+    return {name: value for name, value in table.items() if name not in unlike}
