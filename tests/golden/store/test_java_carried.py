@@ -25,7 +25,7 @@ OURS = ("commitlog/", "consumequeue/", "index/", "checkpoint", "cometmq.", "lock
 FILTER_FILE = "config/consumerFilter.json"
 SERVED = (
     *("topics", "subscriptionGroup", "consumerOffset", "delayOffset", "consumerFilter"),
-    "transactionMetrics",
+    *("transactionMetrics", "cometmqLoss"),
 )
 
 
