@@ -12,10 +12,12 @@ from typing import Any, Final
 from unittest import mock
 
 import msgspec
+from sqlalchemy import delete
 
 import cometmq.broker.files.persistence as persistence_module
 import cometmq.client.message.checks as checks_module
 import cometmq.core.retry.retry as retry_module
+import cometmq.patterns.idempotent.transaction as transaction_module
 import cometmq.store.append.appender as appender_module
 import cometmq.store.recovery.log_scan as log_scan_module
 import cometmq.store.recovery.recovery as recovery_module
@@ -44,6 +46,10 @@ from cometmq.core.group.consumer_offsets import ConsumerOffsetTable
 from cometmq.core.group.queue_locks import QueueLocks
 from cometmq.errors import StoreFailed
 from cometmq.gateway.gateway import DelayGateway
+from cometmq.patterns.idempotent import SqlClaims
+from cometmq.patterns.outbox import Relay
+from cometmq.patterns.outbox.table import OUTBOX
+from cometmq.patterns.saga import TccBranch
 from cometmq.store.append.appender import Appender
 from cometmq.store.base.results import PutResult
 from cometmq.store.index.service import IndexService
@@ -65,6 +71,8 @@ class Plant:
 
     name: str
     changes: tuple[tuple[Any, str, Make], ...]
+    kind: str = ""
+    """The kind of message that finds it, where it is one that seeds do not draw."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -411,6 +419,35 @@ def _noted_early(original: Any) -> Any:
     return earlier
 
 
+def _nothing_done(original: Any) -> Any:
+    async def nothing() -> None:
+        await asyncio.sleep(0)
+
+    return lambda self, *arguments: nothing()
+
+
+def _all(original: Any) -> Any:
+    def insert_keys(session: Any, group: str, keys: Any, keep_until_ms: int) -> set[str]:
+        original(session, group, keys, keep_until_ms)
+        return set(keys)
+
+    return insert_keys
+
+
+def _deletes_first(original: Any) -> Any:
+    async def send(self: Relay, chain: Any, sent: list[int], failed: Any) -> None:
+        ids = [row.id for row in chain]
+        deleting = delete(OUTBOX).where(OUTBOX.c.id.in_(ids))
+        await self._outbox.database.wait(lambda connection: connection.execute(deleting))
+        await original(self, chain, sent, failed)
+
+    return send
+
+
+def _true(self: Any, connection: Any, key: str) -> bool:
+    return True
+
+
 def _anywhere(original: Any) -> Any:
     def try_again(self: Sender, sending: Any, pause_s: float) -> None:
         sending.pinned = None
@@ -542,11 +579,39 @@ PLANTS: Final = (
     Plant(
         "a registration leaves a topic out", ((RegistrationService, "_encode", _without_one_topic),)
     ),
-    Plant("numbers behind their file are not read", ((SequencedSends, "_replay", _drop),)),
-    Plant("numbers of a run are not noted", ((ProducerSequences, "note_run", _drop),)),
+    Plant(
+        "numbers behind their file are not read",
+        ((SequencedSends, "_replay", _drop),),
+        kind="numbered",
+    ),
+    Plant(
+        "numbers of a run are not noted", ((ProducerSequences, "note_run", _drop),), kind="numbered"
+    ),
     Plant(
         "numbers are noted before their messages are stored",
         ((SequencedSends, "earlier", _noted_early), (ProducerSequences, "note_run", _drop)),
+        kind="numbered",
     ),
-    Plant("a repetition goes to another broker", ((Sender, "try_again", _anywhere),)),
+    Plant(
+        "a repetition goes to another broker", ((Sender, "try_again", _anywhere),), kind="numbered"
+    ),
+    # Around the broker: the patterns.
+    Plant(
+        "a failed handler keeps its claim", ((SqlClaims, "release", _nothing_done),), kind="orders"
+    ),
+    Plant("a done key is not remembered", ((SqlClaims, "finish", _nothing_done),), kind="orders"),
+    Plant(
+        "keys are written and not compared",
+        ((transaction_module, "_insert_keys", _all),),
+        kind="orders",
+    ),
+    Plant(
+        "a relay deletes rows before it sends them",
+        ((Relay, "_send", _deletes_first),),
+        kind="orders",
+    ),
+    Plant("a flow is taken back twice", ((TccBranch, "_cancel", lambda _: _true),), kind="flows"),
+    Plant(
+        "a try is allowed after its cancel", ((TccBranch, "_try", lambda _: _true),), kind="flows"
+    ),
 )

@@ -17,6 +17,8 @@ checked.  A plan that fails is written as the command that replays it, and shrin
 
 from __future__ import annotations
 
+from typing import Final
+
 from cometmq.testing.simulate.broker_part import CheckFailed
 from cometmq.testing.simulate.faults import FAULTS
 from cometmq.testing.simulate.plan import FaultAt, Plan
@@ -26,6 +28,7 @@ from cometmq.testing.simulate.workloads import WORKLOADS, Workload
 
 __all__ = [
     "FAULTS",
+    "NOT_DRAWN",
     "WORKLOADS",
     "CheckFailed",
     "FaultAt",
@@ -37,11 +40,11 @@ __all__ = [
     "shrink",
 ]
 
+NOT_DRAWN: Final = frozenset({"flows", "numbered", "orders"})
+"""Kinds that a plan names itself, so that recorded seeds keep their meaning."""
+
 
 def plan_of(seed: int) -> Plan:
-    """Draw a plan from a seed, every fault and every kind of message but numbered ones.
-
-    A plan names those itself, so that recorded seeds keep their meaning.
-    """
-    kinds = tuple(name for name in WORKLOADS if name != "numbered")
+    """Draw a plan from a seed, every fault and every kind of message but those of `NOT_DRAWN`."""
+    kinds = tuple(name for name in WORKLOADS if name not in NOT_DRAWN)
     return Plan.of(seed, kinds, tuple(FAULTS))

@@ -20,6 +20,7 @@ from cometmq.testing.simulate.broker_part import CheckFailed
 from cometmq.testing.simulate.cluster import Cluster
 from cometmq.testing.simulate.expiry import drop_consumed_files
 from cometmq.testing.simulate.faults import inject, make_peace
+from cometmq.testing.simulate.ids import seeded_ids
 from cometmq.testing.simulate.lives import lock_life_ms, shorter_lives
 from cometmq.testing.simulate.plan import BUSY_S, Plan
 from cometmq.testing.simulate.workloads import WORKLOADS, Workload
@@ -219,7 +220,7 @@ def run_plan(plan: Plan) -> Report:
     logger, errors = logging.getLogger("cometmq"), _LoggedErrors()
     logger.addHandler(errors)
     try:
-        with shorter_lives(plan.lives):
+        with shorter_lives(plan.lives), seeded_ids(plan.seed):
             simulate(plan.seed, run.main, faults=NetworkFaults())
     except Exception as error:
         return run.report(f"{type(error).__name__}: {error}")

@@ -22,6 +22,8 @@ from cometmq.testing.simulate.workloads.ordered import (
     OrderedWorkload,
 )
 from cometmq.testing.simulate.workloads.parked import ParkedWorkload
+from cometmq.testing.simulate.workloads.patterns.flows import FlowsWorkload
+from cometmq.testing.simulate.workloads.patterns.orders import OrdersWorkload
 from cometmq.testing.simulate.workloads.plain import PlainWorkload
 from cometmq.testing.simulate.workloads.queue_order import QueueOrderWorkload
 from cometmq.testing.simulate.workloads.recalled import RecalledWorkload
@@ -42,12 +44,14 @@ WORKLOADS: Final[dict[str, type[Workload]]] = {
         BroadcastWorkload,
         DelayedWorkload,
         FilteredWorkload,
+        FlowsWorkload,
         GatewayWorkload,
         GlobalOrderedWorkload,
         GroupOrderedWorkload,
         GrowingWorkload,
         NumberedWorkload,
         OrderedWorkload,
+        OrdersWorkload,
         ParkedWorkload,
         PlainWorkload,
         QueueOrderWorkload,
