@@ -19,11 +19,13 @@ import cometmq.client.message.checks as checks_module
 import cometmq.core.retry.retry as retry_module
 import cometmq.patterns.idempotent.transaction as transaction_module
 import cometmq.store.append.appender as appender_module
+import cometmq.store.offline.verify as verify_module
 import cometmq.store.recovery.log_scan as log_scan_module
 import cometmq.store.recovery.recovery as recovery_module
 from cometmq.broker.base.state import answer
 from cometmq.broker.clients.heartbeats import ClientProcessor
 from cometmq.broker.clients.send_back import SendBackProcessor
+from cometmq.broker.delay.levels.schedule import ScheduleService
 from cometmq.broker.delay.wheel.recall import RecallProcessor
 from cometmq.broker.delay.wheel.timed_send import TimedKind
 from cometmq.broker.extensions.sequences import SequencedSends
@@ -57,6 +59,7 @@ from cometmq.store.log.flush import Flusher
 from cometmq.store.log.reader import LogReader
 from cometmq.store.message_store import MessageStore
 from cometmq.store.queue.search import QueueSearch
+from cometmq.store.recovery.log_scan import LogScan
 from cometmq.store.retention.retention import Retention
 from cometmq.store.timer.book import TimerBook
 
@@ -331,6 +334,22 @@ def _one_further(original: Any) -> Any:
     return commit_hint
 
 
+def _settles_at_once(original: Any) -> Any:
+    def settle(self: ScheduleService, cursor: Any) -> None:
+        cursor.safe_offset = cursor.next_offset
+        cursor.unflushed.clear()
+
+    return settle
+
+
+def _passes_holes(original: Any) -> Any:
+    def skip_damage(self: LogScan, reader: Any, rebuild: Any) -> Any:
+        self.proof.end = self._log.end_of_files
+        return original(self, reader, rebuild)
+
+    return skip_damage
+
+
 def _keeps(original: Any) -> Any:
     async def release(self: QueueLockKeeper, queues: Any) -> None:
         for queue in queues:
@@ -562,6 +581,26 @@ PLANTS: Final = (
         ((PullHold, "drop_connection", _drop),),
     ),
     Plant("a leaving member keeps its locks", ((QueueLockKeeper, "release", _keeps),)),
+    # Found by power cuts with ASYNC_FLUSH.
+    Plant(
+        "after a loss groups go on behind the end of a queue",
+        ((ConsumerOffsetTable, "begin_again", lambda _: lambda self, ends, now_ms: 0),),
+    ),
+    Plant(
+        "a delivery counts before it is flushed",
+        ((ScheduleService, "_settle", _settles_at_once),),
+    ),
+    Plant(
+        "a hole that a power cut left is passed over",
+        ((LogScan, "_skip_damage", _passes_holes),),
+    ),
+    # Found by disks that change what was written.
+    Plant(
+        "the store's check does not look at bodies",
+        ((verify_module, "LogReader", _without_crc),),
+    ),
+    # Found by drawn settings alone.
+    Plant("units of the journal are not filed", ((recovery_module, "file_saved_units", _drop),)),
     Plant("members do not learn that their group changed", ((ClientProcessor, "_notify", _drop),)),
     Plant("a handler gets a message twice", ((PullLoop, "_matching", _twice),)),
     Plant("a task outlives its broker's stop", ((RegistrationService, "stop", _never),)),

@@ -21,6 +21,7 @@ import pytest
 from cometmq.broker.extensions.bulk_pull import BulkPullProcessor
 from cometmq.codec.consume_queue import CQ_UNIT_BYTES
 from cometmq.errors import ConfigError
+from cometmq.store.queue.unit_journal import UnitJournal
 from cometmq.store.read.filtered_reader import FilteredReader
 from cometmq.store.read.span import Span
 from cometmq.testing.simulate import (
@@ -36,6 +37,8 @@ from cometmq.testing.simulate import (
 )
 from cometmq.testing.simulate.__main__ import main, plan_from
 from cometmq.testing.simulate.hooks import SERVICE_STEPS
+from cometmq.testing.simulate.plan import LIVES, LOSS_PROOF, POWER_KINDS
+from cometmq.testing.simulate.settings import BROKER, SIZES, STORE
 from cometmq.testing.simulation import World
 
 # Each of them proves something: see the assertions.
@@ -119,15 +122,48 @@ def test_a_run_leaves_no_world_behind(
 
 
 def test_every_kind_is_drawn() -> None:
-    """Seeds draw every fault and kind but `NOT_DRAWN`, and no power cut with ASYNC_FLUSH."""
+    """Seeds draw all kinds but `NOT_DRAWN`; few kinds bear power cuts with ASYNC_FLUSH."""
     plans = [plan_of(seed) for seed in range(200)]
     assert {name for plan in plans for name in plan.workloads} == set(WORKLOADS) - NOT_DRAWN
     assert {fault.kind for plan in plans for fault in plan.faults} == set(FAULTS)
-    for plan in plans:
-        if plan.flush == "ASYNC_FLUSH":
-            # The gateway's own store flushes all the same.
-            kinds = {fault.kind for fault in plan.faults if not fault.kind.startswith("gateway")}
-            assert not any("power" in kind for kind in kinds)
+    lossy = [
+        plan
+        for plan in plans
+        if plan.flush == "ASYNC_FLUSH" and any(fault.kind in POWER_KINDS for fault in plan.faults)
+    ]
+    assert len(lossy) > 20
+    drawn = {setting.partition("=")[0] for plan in plans for setting in plan.settings}
+    assert drawn == {*BROKER, *STORE, *SIZES}
+    assert {plan.lives for plan in plans} == set(LIVES)
+    assert all(LOSS_PROOF.issuperset(plan.workloads) for plan in lossy)
+
+
+def test_units_go_through_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drawn setting lets the unit journal save units, which few queues never need."""
+    frames: list[int] = []
+    append = UnitJournal.append
+
+    def noted(self: UnitJournal, batch: Any) -> None:
+        frames.append(len(batch))
+        append(self, batch)
+
+    monkeypatch.setattr(UnitJournal, "append", noted)
+    plan = replace(plan_of(8000), workloads=("plain",), settings=("unit_journal_queues_min=0",))
+    assert run_plan(plan).failure is None
+    assert frames
+    frames.clear()
+    assert run_plan(replace(plan, settings=())).failure is None
+    assert not frames
+
+
+def test_a_power_cut_may_take_what_is_not_flushed() -> None:
+    """With ASYNC_FLUSH it takes acknowledged messages; what is left keeps every promise."""
+    lossy = "--seed 27 --flush ASYNC_FLUSH --brokers 1 --workloads plain,delayed --faults "
+    report = run_plan(plan_from([*lossy.split(), "slow-power@1500,slow-power@4000"]))
+    assert report.failure is None
+    losses = [line for line in report.trace if " lost broker-0 " in line]
+    assert losses
+    assert any(" lost broker-0 0 " not in line for line in losses)
 
 
 def test_a_backlog_is_fetched_in_bulk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,6 +241,8 @@ def test_the_command_prints_totals_and_the_trace(capsys: pytest.CaptureFixture[s
         (["--seed", "1", "--faults", "kill@1"], "broker-kill"),
         (["--seed", "1", "--faults", "part"], "kind@milliseconds"),
         (["--seeds", "1-5"], "from..to"),
+        (["--seed", "1", "--settings", "max_index_num=a"], "name=number"),
+        (["--seed", "1", "--settings", "max_index=1"], "max_index_num"),
     ],
 )
 def test_wrong_options_say_what_is_right(

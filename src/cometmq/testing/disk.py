@@ -219,7 +219,12 @@ class SimDisk:
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
         """Damage one bit of a file, unseen by programs."""
-        self._inode(path).flip_bit(position, bit)
+        (byte,) = self._inode(path).read(position, 1)
+        self.spoil(path, position, bytes((byte ^ 1 << bit,)))
+
+    def spoil(self, path: str, position: int, data: bytes) -> None:
+        """Replace bytes of a file, unseen by programs."""
+        self._inode(path).spoil(position, data)
 
     def cut(self, path: str, size: int) -> None:
         """Shorten a file, unseen by programs."""

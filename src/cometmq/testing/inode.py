@@ -61,8 +61,8 @@ class Inode(Protocol):
     def is_durable(self, start: int, end: int) -> bool:
         """Whether a power cut would leave these bytes as they are."""
 
-    def flip_bit(self, position: int, bit: int) -> None:
-        """Damage one bit, in cache and on the platter."""
+    def spoil(self, position: int, data: _Bytes) -> None:
+        """Replace bytes in cache and on the platter, unseen by programs."""
 
     def next_data(self, position: int) -> int | None:
         """Return the first position from `position` on that may be non-zero."""
@@ -147,11 +147,11 @@ class ReservedInode:
             self.data = bytearray()
             self._platter = b""
 
-    def flip_bit(self, position: int, bit: int) -> None:
-        self.data[position] ^= 1 << bit
+    def spoil(self, position: int, data: _Bytes) -> None:
+        self.data[position : position + len(data)] = data
         platter = bytearray(self._platter)
-        if position < len(platter):
-            platter[position] ^= 1 << bit
+        if position + len(data) <= len(platter):
+            platter[position : position + len(data)] = data
         self._platter = bytes(platter)
 
     def next_data(self, position: int) -> int | None:
@@ -254,11 +254,12 @@ class SparseInode:
             for page in pages
         )
 
-    def flip_bit(self, position: int, bit: int) -> None:
-        page, start = divmod(position, PAGE_BYTES)
-        cached = self._pages.setdefault(page, bytearray(PAGE_BYTES))
-        cached[start] ^= 1 << bit
-        self._platter[page] = bytes(cached)
+    def spoil(self, position: int, data: _Bytes) -> None:
+        for at, byte in enumerate(bytes(data), position):
+            page, start = divmod(at, PAGE_BYTES)
+            cached = self._pages.setdefault(page, bytearray(PAGE_BYTES))
+            cached[start] = byte
+            self._platter[page] = bytes(cached)
 
     def next_data(self, position: int) -> int | None:
         first = position // PAGE_BYTES

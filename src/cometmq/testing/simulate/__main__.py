@@ -20,6 +20,7 @@ from cometmq.testing.simulate import FAULTS, WORKLOADS, FaultAt, Plan, Report, p
 from cometmq.testing.simulate.hooks import DISK_STEPS, SERVICE_STEPS
 from cometmq.testing.simulate.plan import COMMAND, FLUSHES
 from cometmq.testing.simulate.run import run_plan
+from cometmq.testing.simulate.settings import check_settings
 from cometmq.testing.simulate.shrink import shrink
 from cometmq.testing.simulate.timeline_page import write_page
 
@@ -94,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--brokers", type=int, help="with --seed: as many brokers")
     parser.add_argument("--name-servers", type=int, help="with --seed: as many name servers")
     parser.add_argument("--lives", type=int, help="with --seed: so much shorter lives of locks")
+    parser.add_argument("--settings", help="with --seed: name=value, joined by commas")
     parser.add_argument("--steps", type=int, help="with --seed: as many messages of each kind")
     parser.add_argument("--workloads", help="with --seed: kinds of message, joined by commas")
     parser.add_argument("--faults", help="with --seed: kind@milliseconds, joined by commas")
@@ -122,8 +124,12 @@ def _plan(options: argparse.Namespace) -> Plan:
     if options.workloads is not None:
         names = tuple(filter(None, options.workloads.split(",")))
         _check_names(names, WORKLOADS, "kind of message")
-        # Recorded plans from before these options have one name server, and usual lives.
-        plan = replace(plan, workloads=names, name_servers=1, lives=1)
+        # Recorded plans from before these options have one name server, and what is usual.
+        plan = replace(plan, workloads=names, name_servers=1, lives=1, settings=())
+    if options.settings is not None:
+        settings = tuple(filter(None, options.settings.split(",")))
+        check_settings(settings)
+        plan = replace(plan, settings=settings)
     if options.faults is not None:
         faults = tuple(FaultAt.parse(text) for text in filter(None, options.faults.split(",")))
         _check_names(tuple(fault.kind for fault in faults), FAULTS, "kind of fault")

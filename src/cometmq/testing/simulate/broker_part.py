@@ -8,14 +8,18 @@ with what their consumers commit.  Each observation and each start checks:
 - a queue's offsets are dense, and a message stays at its position, also across crashes;
 - a queue's least offset never moves back;
 - a committed offset is not beyond the end, never skips a message its group has not decided about,
-  and after a restart is at least what it was at the start before.
+  and after a restart is at least what it was at the start before;
+- after a power cut with ASYNC_FLUSH the log ends behind the last flush, and what is there of queues
+  is what lies before its end.
 """
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -27,10 +31,12 @@ from cometmq.model.offsets import PhysicalOffset
 from cometmq.store.base.disk import Disk
 from cometmq.store.base.results import GetResult, GetStatus
 from cometmq.store.offline.verify import FindingKind, verify_store
+from cometmq.testing.simulate.rot import Rot
 from cometmq.testing.simulate.saved_tables import TABLE_FILES, TIMERS, differences
 
 if TYPE_CHECKING:
     from cometmq.broker.services import Services
+    from cometmq.store.message_store import MessageStore
     from cometmq.testing.simulate.hooks import Hooks
     from cometmq.testing.simulation import Node
 
@@ -50,6 +56,7 @@ QUEUE_COUNT: Final = 3
 DELAY_LEVELS: Final = "1s 2s 1s 2s 3s 4s"
 _DELAYS_MS: Final = tuple(int(level[:-1]) * 1000 for level in DELAY_LEVELS.split())
 _ROOT: Final = "/store"
+_NO_END: Final = 1 << 62
 _COUNTS: Final = frozenset({"timermetrics", "transactionMetrics"})
 """Files of statistics, which brokers write once a minute and count anew at a start."""
 
@@ -78,6 +85,7 @@ class Seen:
     seen_ms: int
     """By the clock of its broker, as `store_ms`."""
     reconsume_times: int
+    physical_offset: int
 
 
 @dataclass(slots=True)
@@ -109,7 +117,15 @@ class BrokerPart:
         settings: dict[str, Any],
         now_ms: Callable[[], int],
         on_seen: Callable[[Seen], None],
+        on_loss: Callable[[BrokerPart, int, list[Seen]], None],
     ) -> None:
+        """Follow a broker on a machine.
+
+        Args:
+            on_seen: called with each message that appears.
+            on_loss: called after a power cut with ASYNC_FLUSH: physical offset at which the log
+                ends, and the messages that readers had seen and that are gone.
+        """
         self.node = node
         self.broker: Broker | None = None
         self.topics: dict[str, int] = {}
@@ -125,13 +141,37 @@ class BrokerPart:
         self._is_sync = settings.get("flush_disk_type") == "SYNC_FLUSH"
         self._now_ms = now_ms
         self._on_seen = on_seen
+        self._on_loss = on_loss
+        self.rot = Rot(node.disk)
+        self._boot = node.disk.boot
+        self._end_after_cut = _NO_END
+        self._store: MessageStore | None = None
+        """The store of the present or the last life."""
         self._committed: dict[tuple[str, str, int], int] = {}
         self._saved: dict[tuple[str, str, int], int] = {}
         self._members_changed_ms: dict[str, int] = {}
         self._least: dict[tuple[str, int], int] = {}
         self._durable = 0
         """Below this physical offset the log was compared with the platter in this life."""
+        self._recorded = 0
+        self._flushed_at_round = 0
+        self._proven = 0
+        """After any end of this life, the next one knows that the log reaches this offset."""
         hooks.watch_disk(node)
+
+    def spoil(self, chance: random.Random, *, may_lose_power: bool) -> bool:
+        """Spoil a message that readers saw; False if there is none yet that is known to be there.
+
+        Args:
+            may_lose_power: whether only what the side file says durably proves that the log goes on
+                behind the message.
+        """
+        broker = self.broker
+        if broker is None or not self.node.is_alive:
+            return False
+        store = broker.state.store
+        proven = self._proven if may_lose_power else store.flushed_offset
+        return self.rot.spoil(store, list(chain(*self.seen.values())), proven, chance)
 
     @property
     def name(self) -> str:
@@ -140,30 +180,30 @@ class BrokerPart:
 
     def config(self) -> BrokerConfig:
         """Configure small files, so that data spans several, and short intervals."""
-        return BrokerConfig(
-            scrub_bytes_per_second=0,
-            broker_name=self.name,
-            broker_ip1=self.node.address,
-            listen_port=BROKER_PORT,
-            store_path_root_dir=_ROOT,
-            default_topic_queue_nums=QUEUE_COUNT,
-            mapped_file_size_commit_log=32 * 1024,
-            mapped_file_size_consume_queue=20 * 50,
-            max_hash_slot_num=100,
-            max_index_num=400,
-            mapped_file_size_timer_log=52 * 100,
-            message_delay_level=DELAY_LEVELS,
-            flush_consumer_offset_interval=300,
-            flush_delay_offset_interval=300,
-            transaction_time_out=300,
-            transaction_check_interval=500,
-            transaction_check_max=4,
-            transaction_op_batch_interval=200,
-            transaction_op_msg_max_size=40,
+        usual: dict[str, Any] = {
+            "scrub_bytes_per_second": 0,
+            "broker_name": self.name,
+            "broker_ip1": self.node.address,
+            "listen_port": BROKER_PORT,
+            "store_path_root_dir": _ROOT,
+            "default_topic_queue_nums": QUEUE_COUNT,
+            "mapped_file_size_commit_log": 32 * 1024,
+            "mapped_file_size_consume_queue": 20 * 50,
+            "max_hash_slot_num": 100,
+            "max_index_num": 400,
+            "mapped_file_size_timer_log": 52 * 100,
+            "message_delay_level": DELAY_LEVELS,
+            "flush_consumer_offset_interval": 300,
+            "flush_delay_offset_interval": 300,
+            "transaction_time_out": 300,
+            "transaction_check_interval": 500,
+            "transaction_check_max": 4,
+            "transaction_op_batch_interval": 200,
+            "transaction_op_msg_max_size": 40,
             # Else the broker deletes its oldest files to make room, as in RocketMQ.
-            clean_file_forcibly_enable=False,
-            **self._settings,
-        )
+            "clean_file_forcibly_enable": False,
+        }
+        return BrokerConfig(**usual | self._settings)
 
     async def start(self) -> None:
         """Start the broker on its disk, and check it before any client gets an answer.
@@ -176,6 +216,7 @@ class BrokerPart:
         """
         disk: Disk = self.node.disk
         self._check_saved_offsets()
+        flushed = 0 if self._store is None else self._store.flushed_offset
         broker = Broker(self.config(), self.node.environment(), disk)
         hooks, node = self._hooks, self.node
 
@@ -187,10 +228,19 @@ class BrokerPart:
             if broker.services.timers is not None:
                 broker.services.timers.at = lambda step: hooks.reach(node, step)
 
-        await node.run(begin)
+        try:
+            await node.run(begin)
+        finally:
+            if self._boot != node.disk.boot and broker.recovery is not None:
+                # A life that ends before it can be checked may append messages all the same.
+                self._end_after_cut = min(self._end_after_cut, broker.recovery.scan_end)
         self.broker = broker
         self.lives += 1
-        self._durable = 0
+        self._durable = self._proven = self._recorded = self._flushed_at_round = 0
+        self._store = broker.state.store
+        if self._boot != self.node.disk.boot:
+            self._boot = self.node.disk.boot
+            self._check_loss(broker.state.store, flushed)
         self._check_behind_the_log(broker)
         self._compare_with_before(broker)
         # Missing entries are still being derived or wait for the timers.
@@ -222,6 +272,7 @@ class BrokerPart:
             return
         self.observation_count += 1
         self._check_flushed(broker)
+        self._note_proven(broker)
         for topic, queue_count in self.topics.items():
             for queue_id in range(queue_count):
                 self._observe_queue(broker, topic, queue_id)
@@ -243,6 +294,15 @@ class BrokerPart:
                     f"would take something from {begin} on"
                 )
         self._durable = flushed
+
+    def _note_proven(self, broker: Broker) -> None:
+        """Note how far the side file says durably that the log is flushed."""
+        store = broker.state.store
+        recorded = store._writer.recorded_position
+        if recorded != self._recorded:
+            # What it says is not newer than the time at which the round before had ended.
+            self._proven = min(recorded, self._flushed_at_round)
+            self._recorded, self._flushed_at_round = recorded, store.flushed_offset
 
     def _observe_queue(self, broker: Broker, topic: str, queue_id: int) -> None:
         history = self.seen.setdefault((topic, queue_id), [])
@@ -272,10 +332,17 @@ class BrokerPart:
         messages: list[Seen] = []
         at = start
         while at < end:
+            spoilt = self.rot.spoilt.get((self.name, topic, queue_id, at))
+            if spoilt is not None:
+                messages.append(spoilt)
+                at += 1
+                continue
             result = store.get(topic, queue_id, at, 1000, allow_cold=True)
             if not isinstance(result, GetResult) or result.status is not GetStatus.FOUND:
                 raise CheckFailed(f"{self.name} {topic}/{queue_id}: nothing at {at} of {end}")
             for message in decode_messages(b"".join(result.chunks)):
+                if (self.name, topic, queue_id, at) in self.rot.spoilt:
+                    break
                 if message.queue_offset != at or message.topic != topic:
                     raise CheckFailed(
                         f"{self.name} {topic}/{queue_id}: at {at} lies offset "
@@ -297,10 +364,31 @@ class BrokerPart:
                         message.store_timestamp_ms,
                         self._now_ms(),
                         message.reconsume_times,
+                        message.physical_offset,
                     )
                 )
                 at += 1
         return messages[: end - start]
+
+    def _check_loss(self, store: MessageStore, flushed: int) -> None:
+        """Check after a power cut what the log kept, and forget what it was allowed to lose."""
+        end, self._end_after_cut = self._end_after_cut, _NO_END
+        if end < flushed:
+            raise CheckFailed(
+                f"{self.name}: the log was flushed up to {flushed}, and after a power cut it ends "
+                f"at {end}"
+            )
+        if self._is_sync:
+            return
+        gone: list[Seen] = []
+        for history in self.seen.values():
+            kept_count = sum(seen.physical_offset < end for seen in history)
+            gone += history[kept_count:]
+            del history[kept_count:]
+        for (group, topic, queue_id), saved in self._saved.items():
+            queue_end = store.max_queue_offset(topic, queue_id)
+            self._saved[group, topic, queue_id] = min(saved, queue_end)
+        self._on_loss(self, end, gone)
 
     def _compare_with_before(self, broker: Broker) -> None:
         """Check after a restart that every message is where readers saw it."""
@@ -316,7 +404,7 @@ class BrokerPart:
             first = min(len(history), _first(broker, topic, queue_id))
             restored = self._read(broker, topic, queue_id, first, len(history))
             for before, now in zip(history[first:], restored, strict=True):
-                if before.body != now.body:
+                if (before.body, before.physical_offset) != (now.body, now.physical_offset):
                     raise CheckFailed(
                         f"{self.name} {topic}/{queue_id} offset {before.position[3]}: readers saw "
                         f"{before.body[:40]!r} before the restart, now {now.body[:40]!r}"
@@ -517,8 +605,16 @@ class BrokerPart:
         wrong = [
             str(finding)
             for finding in report.findings
-            if finding.kind not in harmless and not (is_serving and "/index" in finding.path)
+            if finding.kind not in harmless
+            and not (is_serving and "/index" in finding.path)
+            and not self.rot.explains(finding)
         ]
+        unnamed = self.rot.unnamed(report.findings, report.log_start)
+        if unnamed is not None:
+            raise CheckFailed(
+                f"{self.name}: the disk changed {unnamed.body[:30]!r} at {unnamed.position}, and "
+                "the store's check does not say so"
+            )
         if wrong:
             raise CheckFailed(f"{self.name}: {len(wrong)} findings in the store: {wrong[0]}")
 

@@ -27,7 +27,7 @@ from cometmq.testing.simulate.broker_part import (
 )
 from cometmq.testing.simulate.holders import Holders
 from cometmq.testing.simulate.hooks import Hooks
-from cometmq.testing.simulate.lives import lock_life_ms
+from cometmq.testing.simulate.lives import lock_life_ms, session_life_ms
 from cometmq.testing.simulation import Node, NodeGone, World
 
 if TYPE_CHECKING:
@@ -78,10 +78,13 @@ class Cluster:
             "flush_disk_type": plan.flush,
             "namesrv_addr": self.name_server_address,
             "rebalance_lock_max_live_time": lock_life_ms(plan.lives),
+            "channel_expired_timeout": session_life_ms(plan.lives),
         }
         settings |= broker_settings or {}
         self.brokers = [
-            BrokerPart(node, self.hooks, dict(settings), node.clock.now_ms, self._appears)
+            BrokerPart(
+                node, self.hooks, dict(settings), node.clock.now_ms, self._appears, self._lost
+            )
             for node in nodes
         ]
         self.ended = asyncio.Event()
@@ -90,6 +93,13 @@ class Cluster:
         self.is_peace = False
         self.on_observed: list[Callable[[], None]] = []
         """Called after each observation; a kind of message checks across queues here."""
+        self.on_loss: list[Callable[[str, int, list[Seen]], None]] = []
+        """Called after a power cut with ASYNC_FLUSH: broker, end of its log, what readers saw and
+        is gone."""
+        self.loss_counts: Counter[str] = Counter()
+        """By broker: after how many power cuts it may have lost acknowledged messages."""
+        self.lost_bodies: set[bytes] = set()
+        """Bodies that readers saw and a power cut took."""
         self.holders = Holders(self.fail)
         self._roles: list[Role] = []
         self._down_until: dict[str, float] = {}
@@ -329,6 +339,17 @@ class Cluster:
         on_seen = self._on_topic.get(seen.position[1])
         if on_seen is not None:
             on_seen(seen)
+
+    def _lost(self, part: BrokerPart, end: int, lost: list[Seen]) -> None:
+        """Note what a power cut took: promises about it have ended."""
+        self.world.record("lost", f"{part.name} {len(lost)} from {end}")
+        self.loss_counts[part.name] += 1
+        self.lost_bodies.update(seen.body for seen in lost)
+        for seen in lost:
+            for group in part.groups:
+                group.decided.discard(seen.position)
+        for on_loss in self.on_loss:
+            on_loss(part.name, end, lost)
 
     def _check_sent(self, seen: Seen) -> None:
         """Check that somebody sent the message, and that its properties are those that he sent."""

@@ -18,6 +18,7 @@ from cometmq.testing.loop import current_lifetime
 from cometmq.testing.network import NetworkFaults
 from cometmq.testing.simulate.expiry import drop_consumed_files
 from cometmq.testing.simulate.gateway_faults import GATEWAY_FAULTS
+from cometmq.testing.simulate.plan import POWER_KINDS
 from cometmq.testing.simulation import NodeGone
 from cometmq.testing.workers import SimWorkers
 
@@ -67,6 +68,27 @@ def _crash(kind: str, *, power_cut: bool) -> Fault:
             part.node.crash(power_cut=power_cut)
 
     return crash
+
+
+async def _bit_rot(cluster: Cluster, chance: random.Random) -> None:
+    """The disk of a broker changes the body of a message."""
+    part = chance.choice(cluster.brokers)
+    # After a failed sync the page cache proves nothing either.
+    may_lose_power = any(
+        fault.kind in POWER_KINDS or "sync-failure" in fault.kind for fault in cluster.plan.faults
+    )
+    for _ in range(60):
+        if part.spoil(chance, may_lose_power=may_lose_power):
+            cluster.injected["bit-rot"] += 1
+            return
+        await asyncio.sleep(0.1)
+
+
+async def _blackout(cluster: Cluster, chance: random.Random) -> None:
+    """All machines lose power at once, so no client remembers what is lost."""
+    cluster.injected["blackout"] += 1
+    for node in cluster.world.nodes.values():
+        node.crash(power_cut=True)
 
 
 async def _broker_restart(cluster: Cluster, chance: random.Random) -> None:
@@ -151,6 +173,23 @@ async def _part(cluster: Cluster, chance: random.Random) -> None:
     cluster.world.network.part(first.address, second.address, one_way=one_way)
     await asyncio.sleep(chance.uniform(0.1, 4))
     cluster.world.network.heal(first.address, second.address)
+
+
+async def _island(cluster: Cluster, chance: random.Random) -> None:
+    """A machine is separated from all others, at times in one direction, and healed one by one."""
+    node = chance.choice(list(cluster.world.nodes.values()))
+    network = cluster.world.network
+    others = [other for other in cluster.world.nodes.values() if other is not node]
+    chance.shuffle(others)
+    cluster.injected["island"] += 1
+    one_way = chance.random() < 0.4
+    for other in others:
+        first, second = (node, other) if chance.random() < 0.5 else (other, node)
+        network.part(first.address, second.address, one_way=one_way)
+    await asyncio.sleep(chance.uniform(0.5, 6))
+    for other in others:
+        network.heal(node.address, other.address)
+        await asyncio.sleep(chance.uniform(0, 3))
 
 
 async def _pause(cluster: Cluster, chance: random.Random) -> None:
@@ -288,6 +327,8 @@ async def _sync_failure(cluster: Cluster, chance: random.Random) -> None:
 
 
 FAULTS: Final[dict[str, Fault]] = {
+    "bit-rot": _bit_rot,
+    "blackout": _blackout,
     "broker-kill": _crash("broker-kill", power_cut=False),
     "broker-power": _crash("broker-power", power_cut=True),
     "broker-restart": _broker_restart,
@@ -298,6 +339,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "cuts": _cuts,
     "files-go": _files_go,
     "full-disk": _full_disk,
+    "island": _island,
     "half-close": _half_close,
     "long-part": _long_part,
     "name-server-away": _name_server_away,

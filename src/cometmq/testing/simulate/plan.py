@@ -15,17 +15,26 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from cometmq.errors import ConfigError
+from cometmq.testing.simulate.settings import draw_settings
 
 __all__ = ["COMMAND", "FLUSHES", "FaultAt", "Plan"]
 
 COMMAND: Final = "python -m cometmq.testing.simulate"
 FLUSHES: Final = ("SYNC_FLUSH", "ASYNC_FLUSH")
+LIVES: Final = (1, 10, 30)
+"""By how much lives may be shorter; the last leaves locks too little to spare for wrong clocks."""
 STEPS: Final = 12
 FAULTS_MIN, FAULTS_MAX = 3, 9
 BUSY_S: Final = 7.0
 """Faults begin within this many virtual seconds."""
-POWER_KINDS: Final = frozenset({"broker-power", "slow-power", "step-power"})
-"""Not drawn with asynchronous flush, where a power cut may lose acknowledged messages."""
+POWER_KINDS: Final = frozenset({"blackout", "broker-power", "slow-power", "step-power"})
+LOSS_PROOF: Final = frozenset({"backlog", "bitmaps", "delayed", "filtered", "plain", "timed"})
+"""Kinds of message whose checks know what a power cut may take with asynchronous flush; others are
+not drawn with it."""
+ROT_PROOF: Final = LOSS_PROOF | {"global-order", "group-ordered", "ordered"}
+"""Kinds of message whose handlers pass over what a disk has changed."""
+_PROVING: Final = ("consume_queue_flush_interval_ms",)
+"""How often the side file becomes durable: only with it a start knows that damage is no end."""
 CLOCK_SHY: Final = frozenset({"gateway", "recalled", "reset", "transactions"})
 """Kinds of message whose checks compare times of two machines: clocks stay right beside them."""
 
@@ -65,18 +74,27 @@ class Plan:
     faults: tuple[FaultAt, ...]
     name_servers: int = 1
     lives: int = 1
-    """By how much the lives of queue locks are shorter than usual."""
+    """By how much the lives of queue locks and sessions are shorter than usual."""
+    settings: tuple[str, ...] = ()
+    """Settings of brokers and stores as ``name=value``: see `simulate.settings`."""
 
     @classmethod
     def of(cls, seed: int, workloads: Sequence[str], kinds: Sequence[str]) -> Plan:
         """Draw a plan from a seed and these kinds of message and of faults."""
         chance = random.Random(f"{seed}/plan")
         flush = chance.choice(FLUSHES)
-        usable = [kind for kind in kinds if flush == "SYNC_FLUSH" or kind not in POWER_KINDS]
+        may_lose = flush == "ASYNC_FLUSH" and chance.random() < 0.4
+        has_power = may_lose or flush == "SYNC_FLUSH"
+        usable = [kind for kind in kinds if has_power or kind not in POWER_KINDS]
         usable = [kind for kind in usable if not kind.startswith(("gateway-", "clock-"))]
+        if may_lose:
+            workloads = [name for name in workloads if name in LOSS_PROOF]
+            usable += 6 * [kind for kind in usable if kind in POWER_KINDS]
         # There are many named steps, and bugs of recovery show at them.
         usable += 3 * [kind for kind in usable if kind.startswith(("step-", "copy-"))]
         chosen = chance.sample(sorted(workloads), k=min(len(workloads), chance.randint(2, 4)))
+        if not ROT_PROOF.issuperset(chosen):
+            usable = [kind for kind in usable if kind != "bit-rot"]
         if not CLOCK_SHY.intersection(chosen):
             usable += [kind for kind in kinds if kind.startswith("clock-")]
         if "gateway" in chosen:
@@ -95,16 +113,19 @@ class Plan:
             tuple(sorted(chosen)),
             tuple(sorted(faults)),
             chance.choice([1, 1, 2]),
-            chance.choice([1, 10]),
+            chance.choice(LIVES if CLOCK_SHY.intersection(chosen) else LIVES[:2]),
+            draw_settings(chance, _PROVING if any(f.kind == "bit-rot" for f in faults) else ()),
         )
 
     def arguments(self) -> str:
         """Return the options that mean exactly this plan."""
         faults = ",".join(str(fault) for fault in self.faults)
+        settings = f" --settings {','.join(self.settings)}" if self.settings else ""
         return (
             f"--seed {self.seed} --flush {self.flush} --brokers {self.brokers} "
             f"--name-servers {self.name_servers} --lives {self.lives} --steps {self.steps} "
             f"--workloads {','.join(self.workloads)} --faults {shlex.quote(faults)}"
+            f"{settings}"
         )
 
     def command(self) -> str:
@@ -126,12 +147,18 @@ class Plan:
                 yield replace(self, workloads=others)
         for index in range(len(self.faults)):
             yield replace(self, faults=self.faults[:index] + self.faults[index + 1 :])
+        yield from self._more_usual()
+        for steps in (self.steps // 4, self.steps // 2, self.steps - 1):
+            if 0 < steps < self.steps:
+                yield replace(self, steps=steps)
+
+    def _more_usual(self) -> Iterator[Plan]:
+        """Yield plans with less that is unusual."""
         if self.brokers > 1:
             yield replace(self, brokers=1)
         if self.name_servers > 1:
             yield replace(self, name_servers=1)
         if self.lives > 1:
             yield replace(self, lives=1)
-        for steps in (self.steps // 4, self.steps // 2, self.steps - 1):
-            if 0 < steps < self.steps:
-                yield replace(self, steps=steps)
+        for setting in self.settings:
+            yield replace(self, settings=tuple(one for one in self.settings if one != setting))

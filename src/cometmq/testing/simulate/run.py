@@ -23,6 +23,7 @@ from cometmq.testing.simulate.faults import inject, make_peace
 from cometmq.testing.simulate.ids import seeded_ids
 from cometmq.testing.simulate.lives import lock_life_ms, shorter_lives
 from cometmq.testing.simulate.plan import BUSY_S, Plan
+from cometmq.testing.simulate.settings import broker_settings, with_settings
 from cometmq.testing.simulate.workloads import WORKLOADS, Workload
 from cometmq.testing.simulation import Event, World, simulate
 
@@ -83,7 +84,7 @@ class _PlanRun:
         """Run the scenario."""
         self.world = world
         kinds = [WORKLOADS[name] for name in self.plan.workloads]
-        settings: dict[str, object] = {}
+        settings = broker_settings(self.plan.settings)
         for kind in kinds:
             settings |= kind.settings
         cluster = self.cluster = Cluster(world, self.plan, settings)
@@ -220,7 +221,11 @@ def run_plan(plan: Plan) -> Report:
     logger, errors = logging.getLogger("cometmq"), _LoggedErrors()
     logger.addHandler(errors)
     try:
-        with shorter_lives(plan.lives), seeded_ids(plan.seed):
+        with (
+            shorter_lives(plan.lives),
+            with_settings(plan.settings),
+            seeded_ids(plan.seed),
+        ):
             simulate(plan.seed, run.main, faults=NetworkFaults())
     except Exception as error:
         return run.report(f"{type(error).__name__}: {error}")

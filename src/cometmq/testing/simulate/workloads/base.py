@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 from cometmq.client.consumer.push_consumer import PushConsumer
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.producer.producer import Producer
+from cometmq.codec.ids import decode_offset_message_id
 from cometmq.core.consume.order import SUSPEND_MS
 from cometmq.core.filter.subscription import Sql92
 from cometmq.errors import CometError
@@ -59,6 +60,12 @@ class Workload:
         self.chance = random.Random(f"{cluster.plan.seed}/{self.name}")
         self.acknowledged: dict[bytes, Position] = {}
         self.tries = 0
+        self._stored: dict[bytes, tuple[str, int]] = {}
+        """By acknowledged body: its broker, and its physical offset there."""
+        self._begun_losses: dict[bytes, int] = {}
+        """By body: how many losses there were before it was sent."""
+        self._lost_count = 0
+        cluster.on_loss.append(self._lose)
         self._in_topic: Counter[bytes] = Counter()
         self.is_calm = False
         self._calm_acknowledged_ms: dict[bytes, int] = {}
@@ -83,7 +90,7 @@ class Workload:
     @property
     def acknowledged_count(self) -> int:
         """How many messages or operations the brokers have acknowledged."""
-        return len(self.acknowledged)
+        return len(self.acknowledged) + self._lost_count
 
     @property
     def is_sent(self) -> bool:
@@ -109,9 +116,14 @@ class Workload:
         self.tries += 1
         filler = b"." * self.chance.choice([0, 30, 300, 3000])
         body = b"%s/%d/" % (self.name.encode(), self.tries) + filler + end
-        self.cluster.sent.setdefault(body, {})
+        self.note_sent(body)
         self.cluster.world.record("made", body=body)
         return body
+
+    def note_sent(self, body: bytes) -> None:
+        """Note that a body is about to be sent."""
+        self.cluster.sent.setdefault(body, {})
+        self._begun_losses[body] = self.cluster.loss_counts.total()
 
     async def send_all(self, node: Node, step: Callable[[Producer], Awaitable[None]]) -> None:
         """Take steps until enough is acknowledged; skip steps that fail."""
@@ -144,7 +156,12 @@ class Workload:
         """Record an acknowledgement; None if the message is stored but not yet safe."""
         if sent.status is not SendStatus.SEND_OK:
             return None
+        if self._begun_losses.get(body) != self.cluster.loss_counts.total():
+            # The power may have been cut between the answer and its arrival.
+            return None
         queue = sent.message_queue
+        physical_offset = decode_offset_message_id(sent.offset_message_id)[1]
+        self._stored[body] = (queue.broker_name, physical_offset)
         queue_offset = -1 if sent.queue_offset is None else sent.queue_offset
         position = (queue.broker_name, queue.topic, queue.queue_id, queue_offset)
         self.acknowledged[body] = position
@@ -152,6 +169,20 @@ class Workload:
             self._calm_acknowledged_ms[body] = self.now_ms()
         self.cluster.world.record("acknowledged", place_of(position), body=body)
         return sent
+
+    def _lose(self, broker_name: str, end: int, lost: list[Seen]) -> None:
+        """After a power cut with ASYNC_FLUSH, forget what was stored behind the log's end."""
+        for body, (name, physical_offset) in self._stored.items():
+            if name == broker_name and physical_offset >= end and body in self.acknowledged:
+                del self.acknowledged[body]
+                self._lost_count += 1
+        for seen in lost:
+            self.lost(seen)
+
+    def lost(self, seen: Seen) -> None:
+        """Forget that readers saw a message, of this kind or another; a power cut took it."""
+        if self._in_topic[seen.body]:
+            self._in_topic[seen.body] -= 1
 
     def now_ms(self) -> int:
         """Return the time of the world, which no clock of a machine changes."""
@@ -227,6 +258,12 @@ class Workload:
 
         async def handler(message: ReceivedMessage) -> None:
             self.cluster.holders.check()
+            position = position_of(message)
+            spoilt = self.cluster.broker(position[0]).rot.spoilt.get(position)
+            if spoilt is not None:
+                group.decided.add(position)
+                group.bodies.add(spoilt.body)
+                return
             body = bytes(message.body)
             self.note_begun(group.name, body, message.reconsume_times)
             tries = f", try {message.reconsume_times}" if message.reconsume_times else ""

@@ -12,6 +12,8 @@ __all__ = ["TimedWorkload"]
 
 SOON_MS: Final = 10
 LATE_MS: Final = 9_000
+FAR_MS: Final = 30_000
+"""Far enough that the message is appended again before its log file goes: that needs 10 s."""
 
 
 class TimedWorkload(DelayedWorkload):
@@ -22,6 +24,7 @@ class TimedWorkload(DelayedWorkload):
 
     async def _step(self, producer: Producer) -> None:
         body = self.new_body()
-        due_ms = self.cluster.world.clock.now_ms() + self.chance.randrange(SOON_MS, LATE_MS)
+        far_ms = self.chance.choice([LATE_MS, LATE_MS, FAR_MS])
+        due_ms = self.cluster.world.clock.now_ms() + self.chance.randrange(SOON_MS, far_ms)
         self._note_due(body, due_ms=due_ms)
         await self.send_one(producer, Message(self.topic, body, deliver_time_ms=due_ms))
