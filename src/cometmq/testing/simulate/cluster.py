@@ -98,8 +98,6 @@ class Cluster:
         is gone."""
         self.loss_counts: Counter[str] = Counter()
         """By broker: after how many power cuts it may have lost acknowledged messages."""
-        self.lost_bodies: set[bytes] = set()
-        """Bodies that readers saw and a power cut took."""
         self.holders = Holders(self.fail)
         self._roles: list[Role] = []
         self._down_until: dict[str, float] = {}
@@ -344,7 +342,6 @@ class Cluster:
         """Note what a power cut took: promises about it have ended."""
         self.world.record("lost", f"{part.name} {len(lost)} from {end}")
         self.loss_counts[part.name] += 1
-        self.lost_bodies.update(seen.body for seen in lost)
         for seen in lost:
             for group in part.groups:
                 group.decided.discard(seen.position)
