@@ -88,6 +88,12 @@ def python_text() -> Iterator[None]:
         yield
 
 
+def _values(column: pa.Array) -> list[Any]:
+    """Values; a damaged time may be one that no datetime has."""
+    is_time = pa.types.is_timestamp(column.type)
+    return list((column.cast(pa.int64()) if is_time else column).to_pylist())
+
+
 def scanned(root: Path, **options: Any) -> tuple[list[Any], dict[str, int]]:
     """The batches of a scan as values, and its report."""
     report = ScanReport()
@@ -95,7 +101,7 @@ def scanned(root: Path, **options: Any) -> tuple[list[Any], dict[str, int]]:
     for batch in scan(root, report=report, **options):
         batch.validate(full=True)
         # Also the buffers beyond the values, as a reader in another language sees them.
-        batches.append((batch.schema, [column.to_pylist() for column in batch.columns]))
+        batches.append((batch.schema, [_values(column) for column in batch.columns]))
     return batches, asdict(report)
 
 
