@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import Final
 
 from cometmq.broker.replication.frames import TRANSFER_BODY_BYTES_MAX
+from cometmq.broker.replication.links import MasterLink
 from cometmq.codec.epoch_file import Epoch
 from cometmq.core.replication.epochs import EpochList
 from cometmq.errors import RemoteProtocolError
@@ -48,7 +49,7 @@ def encode_greeting(broker_id: int) -> bytes:
     return _GREETING.pack(_HANDSHAKE, 0, 0, broker_id)
 
 
-class AutoSwitchMasterLink:
+class AutoSwitchMasterLink(MasterLink):
     """The master's end of a connection.
 
     Args:
@@ -66,8 +67,7 @@ class AutoSwitchMasterLink:
         epochs: EpochList,
         confirmed: Callable[[], int],
     ) -> None:
-        self._file_bytes = file_bytes
-        self._body_bytes_max = body_bytes_max
+        super().__init__(file_bytes, body_bytes_max, now_ms)
         self._epochs = epochs
         self._confirmed = confirmed
         self._partial = b""
@@ -75,22 +75,8 @@ class AutoSwitchMasterLink:
         """Who the slave is; None before its handshake."""
         self.answer = b""
         """The handshake to send; taken by `take_answer`."""
-        self.requested = -1
-        self.sent = -1
-        self.acknowledged = -1
         self.sent_confirmed = -1
         """The confirmed offset that was sent last."""
-        self.read_ms = self.written_ms = now_ms
-        self.bytes_a_second = 0
-        self._measured = (now_ms, 0)
-        self._sent_bytes = 0
-
-    def measure(self, now_ms: int) -> None:
-        """Compute the rate since the last call."""
-        before_ms, before_bytes = self._measured
-        if now_ms > before_ms:
-            self.bytes_a_second = (self._sent_bytes - before_bytes) * 1000 // (now_ms - before_ms)
-        self._measured = now_ms, self._sent_bytes
 
     def receive(self, data: bytes, end: int, now_ms: int) -> None:
         """Take a handshake and reports; `end` is the physical offset at which the log ends now.
@@ -129,15 +115,7 @@ class AutoSwitchMasterLink:
     def _reported(self, reported: int) -> None:
         if self.broker_id is None:
             raise RemoteProtocolError(f"a report of {reported} before the handshake")
-        if self.sent < 0:
-            if reported < 0:
-                raise RemoteProtocolError(f"a first report of {reported} is no log's end")
-            self.requested = self.sent = reported
-        elif not 0 <= reported <= self.sent:
-            raise RemoteProtocolError(
-                f"a report of {reported}, but only {self.sent} bytes of the log were sent"
-            )
-        self.acknowledged = reported
+        self._take_report(reported, reported)
 
     def take_answer(self) -> bytes:
         """Return what is to be sent at once."""
@@ -146,32 +124,14 @@ class AutoSwitchMasterLink:
 
     def next_span(self, end: int) -> tuple[int, int]:
         """Return physical offset and length of what to send next; length 0 for nothing."""
-        if self.sent < 0 or self.sent >= end:
-            return self.sent, 0
-        found = self._epochs.at(self.sent)
+        found = self._epochs.at(self.sent) if self.sent >= 0 else None
         if found is not None and found[1] is not None:
             end = min(end, found[1])
-        file_end = self.sent - self.sent % self._file_bytes + self._file_bytes
-        return self.sent, min(end, file_end) - self.sent
-
-    def encode(self, data: memoryview, now_ms: int) -> list[bytes | memoryview]:
-        """Return the transfers of these bytes, which are the next ones; count them as sent."""
-        buffers: list[bytes | memoryview] = []
-        step = self._body_bytes_max
-        for at in range(0, len(data), step):
-            body = data[at : at + step]
-            buffers += (self._head(len(body)), body)
-            self.sent += len(body)
-        self._sent_bytes += len(data)
-        self.written_ms = now_ms
-        return buffers
+        return super().next_span(end)
 
     def heartbeat(self, now_ms: int) -> bytes:
         """Return a transfer without a body; nothing before the slave's first report."""
-        if self.sent < 0:
-            return b""
-        self.written_ms = now_ms
-        return self._head(0)
+        return b"" if self.sent < 0 else super().heartbeat(now_ms)
 
     def _head(self, body_bytes: int) -> bytes:
         found = self._epochs.at(self.sent)

@@ -50,17 +50,20 @@ class MasterLink:
         """
         self.read_ms = now_ms
         for reported in self._reader.feed(data):
-            if self.sent < 0:
-                if reported < 0:
-                    raise RemoteProtocolError(f"a first report of {reported} is no log's end")
-                # A slave without a log gets the last file only, as from RocketMQ.
-                self.requested = reported
-                self.sent = reported or end - end % self._file_bytes
-            elif not 0 <= reported <= self.sent:
-                raise RemoteProtocolError(
-                    f"a report of {reported}, but only {self.sent} bytes of the log were sent"
-                )
-            self.acknowledged = reported
+            # A slave without a log gets the last file only, as from RocketMQ.
+            self._take_report(reported, reported or end - end % self._file_bytes)
+
+    def _take_report(self, reported: int, start: int) -> None:
+        """Note what the slave has; after its first report the log is sent from `start` on."""
+        if self.sent < 0:
+            if reported < 0:
+                raise RemoteProtocolError(f"a first report of {reported} is no log's end")
+            self.requested, self.sent = reported, start
+        elif not 0 <= reported <= self.sent:
+            raise RemoteProtocolError(
+                f"a report of {reported}, but only {self.sent} bytes of the log were sent"
+            )
+        self.acknowledged = reported
 
     def next_span(self, end: int) -> tuple[int, int]:
         """Return physical offset and length of what to send next; length 0 for nothing."""
@@ -75,7 +78,7 @@ class MasterLink:
         step = self._body_bytes_max
         for at in range(0, len(data), step):
             body = data[at : at + step]
-            buffers += (TRANSFER_HEAD.pack(self.sent, len(body)), body)
+            buffers += (self._head(len(body)), body)
             self.sent += len(body)
         self._sent_bytes += len(data)
         self.written_ms = now_ms
@@ -84,7 +87,11 @@ class MasterLink:
     def heartbeat(self, now_ms: int) -> bytes:
         """Return a transfer without a body."""
         self.written_ms = now_ms
-        return TRANSFER_HEAD.pack(max(self.sent, 0), 0)
+        return self._head(0)
+
+    def _head(self, body_bytes: int) -> bytes:
+        """Return what stands before the next body."""
+        return TRANSFER_HEAD.pack(max(self.sent, 0), body_bytes)
 
 
 class SlaveLink:

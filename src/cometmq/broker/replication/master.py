@@ -44,7 +44,7 @@ PIECE_BYTES: Final = 1 << 20
 class _Slave:
     """One connected slave."""
 
-    def __init__(self, stream: ByteStream, link: MasterLink | AutoSwitchMasterLink) -> None:
+    def __init__(self, stream: ByteStream, link: MasterLink) -> None:
         self.stream = stream
         self.link = link
         self.is_reading = False
@@ -127,7 +127,7 @@ class ReplicaServer:
         store = self._store
         return store.flushed_offset if self._is_sync_flush else store.max_physical_offset
 
-    def links(self) -> list[tuple[str, MasterLink | AutoSwitchMasterLink]]:
+    def links(self) -> list[tuple[str, MasterLink]]:
         """Return peer and link of each slave that has made its first report."""
         return [
             (slave.stream.peer, slave.link)
@@ -246,7 +246,7 @@ class ReplicaServer:
                 log.info("replica %s is here again from %s", link.broker_id, slave.stream.peer)
                 other.stream.close()
 
-    def _check_request(self, link: MasterLink | AutoSwitchMasterLink) -> None:
+    def _check_request(self, link: MasterLink) -> None:
         begin = self._store.min_physical_offset
         if isinstance(link, AutoSwitchMasterLink) and link.sent == 0:
             # A replica without a log wants all of it.
