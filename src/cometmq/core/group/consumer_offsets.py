@@ -105,7 +105,7 @@ class ConsumerOffsetTable:
 
         The next messages get the queue offsets of the lost ones.  A member that has gone past them
         would pass over the new ones, so the offset is a reset: it wins over what members know.
-        For two minutes a group that has committed nothing yet is reset when a member shows that it
+        For two minutes a group is reset again when a member that has not pulled since shows that it
         knows more, and only the member that pulled from a queue last may commit there.
 
         Args:
@@ -134,7 +134,7 @@ class ConsumerOffsetTable:
     ) -> None:
         """Note from where a member pulls, before anything else is done with the pull."""
         if self._ends is not None:
-            self._note_known(group, topic, queue_id, queue_offset, peer, now_ms)
+            self._note_known(group, topic, queue_id, queue_offset, peer, now_ms, is_pull=True)
             pullers = self._pullers.setdefault((group, topic, queue_id), {})
             pullers.pop(peer, None)
             pullers[peer] = None
@@ -158,16 +158,24 @@ class ConsumerOffsetTable:
         consumer_offset: int,
         peer: str,
         now_ms: int,
+        *,
+        is_pull: bool = False,
     ) -> None:
-        """Reset a group without an offset whose member knows more than the queue has kept."""
+        """Reset a group whose member knows more than the queue has kept and the group committed."""
         if self._ends is None or now_ms >= self._ends_until_ms:
             self._ends = None
             self._pullers.clear()
             return
         end = self._ends.get((topic, queue_id), ConsumerOffset(0))
         is_new = peer not in self._pullers.get((group, topic, queue_id), ())
-        if consumer_offset > end and is_new and self.query(group, topic, queue_id) is None:
+        if not is_new or consumer_offset <= end:
+            return
+        committed = self.query(group, topic, queue_id)
+        if committed is None:
             self.reset(group, topic, queue_id, end, now_ms)
+        elif is_pull and consumer_offset > committed:
+            # Another member has taken the group's reset, and the queue went back to this one.
+            self.reset(group, topic, queue_id, committed, now_ms)
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
         """Whether the queue has a reset that the group may not know yet."""

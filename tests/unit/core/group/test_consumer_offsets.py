@@ -132,9 +132,9 @@ def test_after_a_loss_a_member_without_a_commit_is_told_too() -> None:
         for peer in ("one", "two"):
             table.note_pull("broadcast", "t", 0, queue_offset, peer, NOW_MS + 1)
     assert not table.has_reset("broadcast", "t", 0)
-    # So may a group that is told already.
+    # So may a member that goes on where its group is.
     table.commit("other", "t", 0, ConsumerOffset(9), NOW_MS + 1)
-    table.note_pull("other", "t", 0, 12, "peer", NOW_MS + 1)
+    table.note_pull("other", "t", 0, 9, "peer", NOW_MS + 1)
     assert not table.has_reset("other", "t", 0)
 
 
@@ -151,6 +151,22 @@ def test_after_a_loss_only_who_pulls_commits() -> None:
     assert not table.may_commit("g", "t", 0, 8, "old", NOW_MS)
     assert table.may_commit("g", "t", 0, 5, "new", NOW_MS)
     assert table.may_commit("g", "t", 0, 8, "old", NOW_MS + ENDS_KEPT_MS)
+
+
+def test_after_a_loss_a_member_that_gets_its_queue_back_is_told() -> None:
+    """Another member took the group's reset meanwhile, and went on with new messages."""
+    table = ConsumerOffsetTable()
+    table.commit("g", "t", 0, ConsumerOffset(2), NOW_MS)
+    table.begin_again({("t", 0): ConsumerOffset(3)}, NOW_MS)
+    for queue_offset, expected in ((2, 2), (2, None), (3, None)):
+        table.note_pull("g", "t", 0, queue_offset, "other", NOW_MS)
+        assert table.deliver_reset("g", "t", 0, queue_offset, "other") == expected
+    assert table.may_commit("g", "t", 0, 3, "other", NOW_MS)
+    table.commit("g", "t", 0, ConsumerOffset(3), NOW_MS)
+    # It had read up to 4 before the loss; a new message is at 3 now.
+    assert not table.may_commit("g", "t", 0, 4, "old", NOW_MS)
+    table.note_pull("g", "t", 0, 4, "old", NOW_MS)
+    assert table.deliver_reset("g", "t", 0, 4, "old") == 3
 
 
 def test_long_after_a_loss_a_new_group_may_begin_anywhere() -> None:
