@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-WAIT_S = 30.0
+WAIT_S = 90.0
 
 
 class ForkingServer:

@@ -12,6 +12,7 @@ from cometmq.testing.cluster import EmbeddedCluster
 
 pytest.importorskip("celery", reason="celery is not installed: part of the group 'test'")
 pytestmark = [
+    pytest.mark.timeout(240),
     pytest.mark.processes,
     pytest.mark.skipif(sys.platform == "win32", reason="nothing forks on this platform"),
 ]

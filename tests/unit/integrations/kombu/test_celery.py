@@ -29,6 +29,7 @@ import cometmq.sync
 from cometmq.testing.cluster import EmbeddedCluster
 
 pytestmark = [
+    pytest.mark.timeout(240),  # a worker of Celery starts for half a minute on a machine at load 10
     pytest.mark.processes,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.skipif(sys.platform == "win32", reason="Celery's workers do not run there"),
