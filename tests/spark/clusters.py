@@ -38,8 +38,8 @@ def run_query(start: Callable[[], Any]) -> None:
 
 
 def new_topic(prefix: str = "Topic") -> str:
-    """A name no other test has."""
-    return f"{prefix}{next(_NUMBERS)}"
+    """A name no other test has; names with one prefix sort as they were made."""
+    return f"{prefix}{next(_NUMBERS):05}"
 
 
 @dataclass
