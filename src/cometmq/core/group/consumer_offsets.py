@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from cometmq.model.names import TOOLS_GROUP
 from cometmq.model.offsets import ConsumerOffset
 from cometmq.model.topic import DataVersion
 
@@ -132,8 +133,11 @@ class ConsumerOffsetTable:
     def note_pull(
         self, group: str, topic: str, queue_id: int, queue_offset: int, peer: str, now_ms: int
     ) -> None:
-        """Note from where a member pulls, before anything else is done with the pull."""
-        if self._ends is not None:
+        """Note from where a member pulls, before anything else is done with the pull.
+
+        Tools read single messages and scan whole queues; they own none, and go where they like.
+        """
+        if self._ends is not None and group != TOOLS_GROUP:
             self._note_known(group, topic, queue_id, queue_offset, peer, now_ms, is_pull=True)
             pullers = self._pullers.setdefault((group, topic, queue_id), {})
             pullers.pop(peer, None)

@@ -1,6 +1,7 @@
 """The consumer offset table: commits, queries, resets, removal."""
 
 from cometmq.core.group.consumer_offsets import ENDS_KEPT_MS, ConsumerOffsetTable
+from cometmq.model.names import TOOLS_GROUP
 from cometmq.model.offsets import ConsumerOffset
 
 NOW_MS = 1_700_000_000_000
@@ -167,6 +168,14 @@ def test_after_a_loss_a_member_that_gets_its_queue_back_is_told() -> None:
     assert not table.may_commit("g", "t", 0, 4, "old", NOW_MS)
     table.note_pull("g", "t", 0, 4, "old", NOW_MS)
     assert table.deliver_reset("g", "t", 0, 4, "old") == 3
+
+
+def test_after_a_loss_tools_read_where_they_like() -> None:
+    """A reader of one parked message that was moved would pass over it (seed 8100)."""
+    table = ConsumerOffsetTable()
+    table.begin_again({("t", 0): ConsumerOffset(3)}, NOW_MS)
+    table.note_pull(TOOLS_GROUP, "t", 0, 9, "peer", NOW_MS)
+    assert not table.has_reset(TOOLS_GROUP, "t", 0)
 
 
 def test_long_after_a_loss_a_new_group_may_begin_anywhere() -> None:
