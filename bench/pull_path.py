@@ -10,6 +10,9 @@ commits can be compared by turns, as with `send_path.py`.
 
 `written`: the broker still has the records mapped.  `old`: the same after a restart, in files.
 `tagged`: every second message is wanted, by its tag.
+`tail`: the consumer waits at the end of a queue, and a producer sends one message; measured are the
+pull that waits, the send, and the turns of the loop that answer the pull, for a message.  `send`:
+such a send without a pull that waits for it.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from bench.send_path import CLOCK, KeptAnswers, OpenNetwork
 from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.broker import Broker
 from cometmq.cli.serve.serve import GC_THRESHOLDS
-from cometmq.model.flags import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION
+from cometmq.model.flags import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from cometmq.model.topic import TopicConfig
 from cometmq.net.env import system_environment
 from cometmq.net.loop import run
@@ -37,12 +40,15 @@ from cometmq.wire.frame.framing import decode_frame
 from cometmq.wire.header.fast_encode import PullRequestTemplate, SendRequestTemplate
 
 TOPIC: Final = "PullPath"
+TAIL_TOPIC: Final = "PullPathTail"
 QUEUES: Final = 4
 COUNT: Final = 32
 MESSAGES: Final = 40_000
 BURST: Final = 64
 TAGS: Final = ("TagA", "TagB")
 WARM_UP_PULLS: Final = 200
+PAUSE_SENDS: Final = 50
+"""After so many sends the broker's timers get a turn."""
 
 
 class PullPath:
@@ -51,7 +57,12 @@ class PullPath:
     def __init__(self, connection: asyncio.Protocol) -> None:
         self._transport = KeptAnswers()
         self._connection = connection
+        self._tail_end = 0
         connection.connection_made(self._transport)
+
+    def taken(self) -> list[bytes]:
+        """What the broker wrote since the last exchange began."""
+        return self._transport.frames
 
     def exchange(self, frames: bytes) -> tuple[int, bytes]:
         """Give frames to the broker: processor time in nanoseconds, and its answers."""
@@ -111,6 +122,43 @@ class PullPath:
                 await asyncio.sleep(0.002)
         return times[WARM_UP_PULLS:]
 
+    async def measure_tail(self, pulls: int, consumer: PullPath | None) -> list[int]:
+        """Nanoseconds of each message that is sent, and pulled by a waiting consumer if any."""
+        sends = SendRequestTemplate("bench", TAIL_TOPIC, "broker-a")
+        waits = PullRequestTemplate("bench", TAIL_TOPIC, 0, subscription="*")
+        flags = PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET | PULL_SUSPEND
+        times: list[int] = []
+        for number in range(WARM_UP_PULLS + pulls):
+            offset = self._tail_end
+            pull = waits.encode(number, offset, COUNT, flags, offset, 15_000, 0)
+            text = f"KEYS\x01k{number}\x02UNIQ_KEY\x01{number:032X}\x02WAIT\x01true\x02"
+            send = sends.encode(number, 0, 0, CLOCK.now_ms(), 0, text, b"%0128d" % number)
+            begin = time.thread_time_ns()
+            if consumer is not None:
+                consumer.exchange(pull)
+            self.exchange(send)
+            if consumer is not None:
+                # The first turn reads the messages, the second one writes the answer.
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            times.append(time.thread_time_ns() - begin)
+            self._tail_end += 1
+            if consumer is not None and number % 500 == 0:
+                command = decode_frame(b"".join(consumer.taken()))
+                if int(command.ext_fields.get("nextBeginOffset", -1)) != offset + 1:
+                    raise SystemExit(f"code {command.code}: {command.remark}")
+            if number % PAUSE_SENDS == 0:
+                await asyncio.sleep(0.002)
+        return times[WARM_UP_PULLS:]
+
+
+def tell(name: str, times: list[int]) -> None:
+    """Print a line for a kind."""
+    tenth, *_, median = statistics.quantiles(times, n=10)[:5]
+    print(
+        f"{name:12} {tenth / 1000:6.1f} us in the fastest tenth, {median / 1000:6.1f} in the median"
+    )
+
 
 async def measure(folder: Path, pulls: int) -> None:
     """Measure every kind, and print a line for each."""
@@ -127,22 +175,22 @@ async def measure(folder: Path, pulls: int) -> None:
         try:
             path = PullPath(network.accept())
             if "written" in kinds:
-                topic = TopicConfig(TOPIC, QUEUES, QUEUES)
-                broker.state.topics.put(topic, CLOCK.now_ms())
-                broker.state.topic_changed(topic)
+                for name in (TOPIC, TAIL_TOPIC):
+                    topic = TopicConfig(name, QUEUES, QUEUES)
+                    broker.state.topics.put(topic, CLOCK.now_ms())
+                    broker.state.topic_changed(topic)
                 await path.fill()
             await asyncio.sleep(2)
             gc.collect()
             gc.freeze()
             gc.set_threshold(*GC_THRESHOLDS)
             for name, subscription in kinds.items():
-                tenth, *_, median = statistics.quantiles(
-                    await path.measure(subscription, pulls), n=10
-                )[:5]
-                print(
-                    f"{name:12} {tenth / 1000:6.1f} us a pull in the fastest tenth,"
-                    f" {median / 1000:6.1f} in the median"
-                )
+                tell(name, await path.measure(subscription, pulls))
+            if "written" in kinds:
+                consumer = PullPath(network.accept())
+                tell("tail", await path.measure_tail(pulls, consumer))
+                tell("send", await path.measure_tail(pulls, None))
+                consumer.close()
             path.close()
         finally:
             await broker.stop()

@@ -131,7 +131,7 @@ def test_core_reads_what_python_reads() -> None:
         counts[pull is not None] += 1
         if pull is None:
             return
-        end, key, serialize_type, opaque, queue_offset, commit_offset, count, size = pull
+        end, key, serialize_type, opaque, queue_offset, commit_offset, count, size, wait_ms = pull
         reader: FrameReader[ServerCommand] = FrameReader(has_fast_commands=True)
         (command,) = reader.receive((before + frame + behind)[len(before) : end])
         if isinstance(command, PullCommand):
@@ -143,6 +143,7 @@ def test_core_reads_what_python_reads() -> None:
         assert (serialize_type, opaque) == (command.serialize_type, command.opaque)
         assert (queue_offset, commit_offset) == (header.queue_offset, header.commit_offset)
         assert (count, size) == (header.max_msg_nums, header.max_msg_bytes or 0)
+        assert wait_ms == header.suspend_timeout_ms
         fields = checked_fields(command.code, header)
         assert by_key.setdefault(key, fields) == fields
 
@@ -156,10 +157,13 @@ def test_core_reads_what_clients_write(serialize_type: int) -> None:
     """Java's frames, and the fields that namespaces, traces and slaves add."""
     read = native.read_pull
     assert read is not None
-    fields = pull_fields("t", 7, maxMsgBytes="262144", bname="broker-a", lo="false", ns="n")
+    fields = pull_fields(
+        "t", 7, maxMsgBytes="262144", suspendTimeoutMillis="15000", bname="broker-a", lo="false",
+        ns="n",
+    )  # fmt: skip
     frame = encode_command(RemotingCommand.request(11, fields, serialize_type=serialize_type))
     pull = read(frame, 0)
     assert pull is not None
-    assert (pull[0], *pull[2:]) == (len(frame), serialize_type, 0, 7, 0, 32, 262144)
+    assert (pull[0], *pull[2:]) == (len(frame), serialize_type, 0, 7, 0, 32, 262144, 15000)
     with pytest.raises(ValueError, match="outside the data"):
         read(frame, len(frame) + 1)

@@ -108,11 +108,14 @@ class Side:
                 "T", queue, offset, max_count, max_bytes, codes,
                 pull_parts(serialize_type, 3, -1), 7 - offset,
             )  # fmt: skip
-            self.native_answers[answered is not None] += 1
+            self.native_answers[isinstance(answered, tuple)] += 1
             if answered is None:
                 continue
             result = store.get("T", queue, offset, max_count, max_bytes, codes)
             assert isinstance(result, GetResult)
+            if isinstance(answered, GetStatus):
+                assert answered is result.status
+                continue
             frame, following, number, byte_count = answered
             expected = encode_pull_response(
                 7 - offset, serialize_type, 0, result.status.name, result.next_queue_offset,

@@ -30,6 +30,7 @@ __all__ = [
     "NotedHalf",
     "NotedNumber",
     "NotedTimed",
+    "ReadPull",
     "ScannedRun",
     "SendEncoder",
     "advance_queues",
@@ -78,6 +79,9 @@ NotedNumber = tuple[str, int, int]
 """Of a message that its producer numbers: the producer's id, the number, the physical offset."""
 RunQueue = tuple[Any, bytes, int, int]
 """Queue, units, next queue offset, first physical offset."""
+ReadPull = tuple[int, bytes, int, int, int, int, int, int, int]
+"""Of a pull: end of the frame, key, serialization type, opaque, queue offset, commit offset, count,
+bytes (0: not stated), milliseconds that it may wait."""
 EncodedRun = tuple[bytes, list[RunQueue], PendingRun | None, list[tuple[str, int, int, int]]]
 """Records; queues with their units; index entries, None without an index; arrivals at watched
 queues, with SYNC_FLUSH at all."""
@@ -221,11 +225,8 @@ class _AnswerPull(Protocol):
 class _ReadPull(Protocol):
     """Reads the frame of a pull; c/pulls.c."""
 
-    def __call__(
-        self, data: bytes, position: int, /
-    ) -> tuple[int, bytes, int, int, int, int, int, int] | None:
-        """Return the end of the frame, key, serialization type, opaque, queue offset, commit
-        offset, count and bytes (0: not stated); None to stop.
+    def __call__(self, data: bytes, position: int, /) -> ReadPull | None:
+        """Return the end of the frame and what it asks for; None to stop.
 
         Pulls with one key agree in all fields on which their checks depend.
         """

@@ -63,7 +63,13 @@ if TYPE_CHECKING:
     from cometmq.codec.properties import Needle
     from cometmq.store.base.config import StoreConfig
     from cometmq.store.base.disk import Disk, StoreLock, Workers
-    from cometmq.store.base.results import ColdRead, GetResult, QueryResult, RecoveryReport
+    from cometmq.store.base.results import (
+        ColdRead,
+        GetResult,
+        GetStatus,
+        QueryResult,
+        RecoveryReport,
+    )
     from cometmq.store.log.flush import CallLater
     from cometmq.store.log.reader import ScannedRecord
     from cometmq.store.read.span_reader import SpanReader
@@ -494,7 +500,7 @@ class MessageStore:
         codes: frozenset[int] | None,
         parts: tuple[bytes, ...],
         opaque: int,
-    ) -> tuple[bytes, int, int, int] | None:
+    ) -> tuple[bytes, int, int, int] | GetStatus | None:
         """Read from a queue offset on by the native core, into the frame of an answer.
 
         Nothing is changed, and nothing blocks.
@@ -502,9 +508,9 @@ class MessageStore:
         Args:
             parts: the constant parts of the frame's header (`wire.header.fast_encode.pull_parts`).
 
-        Returns the frame, the next queue offset, the number of records and their bytes.  None where
-        `get` has to say what the queue has: without the core or a wanted message, and where bytes
-        are not in memory or not sound.
+        Returns the frame, the next queue offset, the number of records and their bytes;
+        OFFSET_OVERFLOW_ONE at the end of the queue.  None where `get` has to say what the queue
+        has: without the core or a wanted message, and where bytes are not in memory or not sound.
         """
         if not self._is_open:
             return None

@@ -22,61 +22,64 @@ import asyncio
 import heapq
 import logging
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final
 
 from cometmq.broker.pull.filters import RecordFilter
 from cometmq.net.env import Clock
 from cometmq.net.server import ServerConnection
-from cometmq.wire.command.command import RemotingCommand
-from cometmq.wire.header.fast_decode import PullCommand
-from cometmq.wire.header.headers import PullMessageHeader
 
-__all__ = ["HELD_PULLS_MAX", "HELD_PULLS_PER_CONNECTION_MAX", "HeldPull", "PullHold", "PullRequest"]
+__all__ = ["HELD_PULLS_MAX", "HELD_PULLS_PER_CONNECTION_MAX", "HeldPull", "PullHold"]
 
 log = logging.getLogger("cometmq.broker")
-
-PullRequest: TypeAlias = RemotingCommand | PullCommand
 
 SWEEP_INTERVAL_MS: Final = 5000
 """PullRequestHoldService of RocketMQ 5.4 checks at this pace."""
 HELD_PULLS_MAX: Final = 100_000
 """Java's pullThreadPoolQueueCapacity; each held pull is about 1 KiB of memory."""
+_ENDED_MAX: Final = 64
+"""So many pulls that ended, and as many as wait, keep their deadlines."""
 HELD_PULLS_PER_CONNECTION_MAX: Final = 16_384
 """A client has one held pull per queue; this is a bound on what one connection may cost."""
 
 
 class HeldPull:
-    """A waiting pull.  It wants messages with these tag `codes`; None means all."""
+    """A waiting pull.  It wants messages with these tag `codes`; None means all.
+
+    What runs it again derives a class with what it needs for that.
+    """
 
     __slots__ = (
         "codes",
         "connection",
         "deadline_ms",
         "filter",
-        "header",
+        "group",
         "is_waiting",
         "queue_id",
         "queue_offset",
-        "request",
+        "since_ms",
         "topic",
     )
 
     def __init__(
         self,
-        request: PullRequest,
-        header: PullMessageHeader,
         connection: ServerConnection,
+        group: str,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
         codes: frozenset[int] | None,
+        since_ms: int,
         deadline_ms: int,
         filtered: RecordFilter | None = None,
     ) -> None:
-        self.request = request
-        self.header = header
         self.connection = connection
-        self.topic = header.topic
-        self.queue_id = header.queue_id
-        self.queue_offset = header.queue_offset
+        self.group = group
+        self.topic = topic
+        self.queue_id = queue_id
+        self.queue_offset = queue_offset
         self.codes = codes
+        self.since_ms = since_ms
         self.deadline_ms = deadline_ms
         self.filter = filtered
         self.is_waiting = True
@@ -140,7 +143,11 @@ class PullHold:
         self._by_connection.setdefault(pull.connection, {})[pull] = None
         self._count += 1
         self._sequence += 1
-        heapq.heappush(self._deadlines, (pull.deadline_ms, self._sequence, pull))
+        deadlines = self._deadlines
+        if len(deadlines) > 2 * self._count + _ENDED_MAX:
+            self._deadlines = deadlines = [entry for entry in deadlines if entry[2].is_waiting]
+            heapq.heapify(deadlines)
+        heapq.heappush(deadlines, (pull.deadline_ms, self._sequence, pull))
         self._arm()
 
     def arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
@@ -174,7 +181,7 @@ class PullHold:
         # The latest first: only the first to run carries the reset, and a client that has pulled
         # again (after a seek, say) ignores the answer to its older pull.
         for pull in reversed(list(self._by_queue.get((topic, queue_id), ()))):
-            if pull.header.consumer_group == group:
+            if pull.group == group:
                 self._remove(pull)
                 self._run_pull(pull)
 
@@ -237,14 +244,15 @@ class PullHold:
 
     def _arm(self) -> None:
         """Set the timer to the earliest deadline or sweep, unless it fires earlier already."""
-        now_ms = self._clock.now_ms()
-        if self._timer is None and self._next_sweep_ms <= now_ms:
-            self._next_sweep_ms = now_ms + SWEEP_INTERVAL_MS
-        due_ms = min(self._deadlines[0][0], self._next_sweep_ms)
         if self._timer is not None:
+            due_ms = min(self._deadlines[0][0], self._next_sweep_ms)
             if self._timer_ms <= due_ms:
                 return
             self._timer.cancel()
+        now_ms = self._clock.now_ms()
+        if self._next_sweep_ms <= now_ms:
+            self._next_sweep_ms = now_ms + SWEEP_INTERVAL_MS
+        due_ms = min(self._deadlines[0][0], self._next_sweep_ms)
         self._timer_ms = due_ms
         wait_s = max(0, due_ms - now_ms) / 1000
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._tick)
@@ -271,6 +279,3 @@ class PullHold:
                 if pull.is_waiting and pull.queue_offset < end:
                     self._remove(pull)
                     self._run_pull(pull)
-        if len(self._deadlines) > 2 * self._count + 64:
-            self._deadlines = [entry for entry in self._deadlines if entry[2].is_waiting]
-            heapq.heapify(self._deadlines)

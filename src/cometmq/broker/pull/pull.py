@@ -13,10 +13,11 @@ from typing import Final
 
 import msgspec
 
+from cometmq import native
 from cometmq.broker.base.state import FAQ, BrokerState, Refusal, answer
 from cometmq.broker.pull.filters import FilterService, RecordFilter
-from cometmq.broker.pull.hold import HeldPull, PullHold, PullRequest
-from cometmq.broker.pull.pull_plans import PULL_BYTES_MAX, pull_front
+from cometmq.broker.pull.hold import HeldPull, PullHold
+from cometmq.broker.pull.pull_plans import PULL_BYTES_MAX, PlannedPull, PullFront
 from cometmq.codec.stored_message import PHYSICAL_OFFSET_POSITION
 from cometmq.core.filter.tag_filter import filter_codes, is_tag_type, parse_subscription
 from cometmq.errors import RemoteProtocolError, ResponseCode, StoreError
@@ -33,7 +34,8 @@ from cometmq.model.topic import TopicConfig
 from cometmq.net.env import physical_memory_bytes
 from cometmq.net.server import Front, ServerConnection
 from cometmq.store.base.results import ColdRead, GetResult, GetStatus
-from cometmq.wire.command.command import FLAG_ONEWAY
+from cometmq.wire.command.command import FLAG_ONEWAY, RemotingCommand
+from cometmq.wire.frame.framing import decode_frame
 from cometmq.wire.header.fast_decode import PullCommand
 from cometmq.wire.header.fast_encode import encode_pull_response
 from cometmq.wire.header.headers import PullMessageHeader
@@ -41,6 +43,7 @@ from cometmq.wire.header.headers import PullMessageHeader
 __all__ = ["PullProcessor"]
 
 Frame = bytes | list[bytes | memoryview] | None
+PullRequest = RemotingCommand | PullCommand
 
 _FORBIDDEN_BROKER: Final = {"forbiddenType": "1"}
 _FORBIDDEN_GROUP: Final = {"forbiddenType": "2"}
@@ -68,6 +71,36 @@ def _parsed_codes(topic: str, expression: str | None) -> frozenset[int] | None:
     return filter_codes(parse_subscription(topic, expression))
 
 
+class DecodedPull(HeldPull):
+    """A pull that waits, as Python has read it."""
+
+    __slots__ = ("header", "request")
+
+    def __init__(
+        self,
+        request: PullRequest,
+        header: PullMessageHeader,
+        connection: ServerConnection,
+        codes: frozenset[int] | None,
+        since_ms: int,
+        deadline_ms: int,
+        filtered: RecordFilter | None,
+    ) -> None:
+        super().__init__(
+            connection,
+            header.consumer_group,
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            codes,
+            since_ms,
+            deadline_ms,
+            filtered,
+        )
+        self.request = request
+        self.header = header
+
+
 class PullProcessor:
     """The processors of codes 11 and 361, and the pulls that wait."""
 
@@ -84,10 +117,11 @@ class PullProcessor:
             ),
             self._has_wanted,
         )
+        self._front = PullFront(state, self.check, self.hold)
 
     def front(self) -> Front | None:
         """Return what serves pulls by the native core; None where it is not there."""
-        return pull_front(self._state, self.check)
+        return None if native.read_pull is None else self._front.serve
 
     def pull(self, request: PullRequest, connection: ServerConnection, now_ms: int) -> Frame:
         """Serve a pull; None when it was held or waits for cold bytes."""
@@ -287,7 +321,9 @@ class PullProcessor:
             if not config.long_polling_enable:
                 timeout_ms = config.short_polling_time_mills
             deadline_ms = now_ms + timeout_ms
-            self.hold.add(HeldPull(request, header, connection, codes, deadline_ms, filtered))
+            self.hold.add(
+                DecodedPull(request, header, connection, codes, now_ms, deadline_ms, filtered)
+            )
             return None
         if code is ResponseCode.SUCCESS:
             state.stats.got(
@@ -382,9 +418,10 @@ class PullProcessor:
         Messages that do not match are passed over: the next check begins after them, and so does
         the consumer when the pull is answered.
         """
-        filtered, header = pull.filter, pull.header
-        if filtered is None:
+        filtered = pull.filter
+        if filtered is None or not isinstance(pull, DecodedPull):
             return True
+        header = pull.header
         try:
             result = self._state.store.get(
                 pull.topic,
@@ -406,9 +443,20 @@ class PullProcessor:
 
     def _run_held(self, pull: HeldPull) -> None:
         """Run a held pull again; this time it is answered, with or without messages."""
-        self._serve_later(
-            pull.request, pull.header, pull.connection, allow_cold=False, may_park=False
-        )
+        connection = pull.connection
+        if isinstance(pull, PlannedPull):
+            if connection.is_closed:
+                return
+            frame = self._front.answer_held(pull, self._state.env.clock.now_ms())
+            if frame is not None:
+                connection.send(frame)
+                return
+            command = decode_frame(pull.frame)
+            header = PullMessageHeader.from_command(command)
+            self._serve_later(command, header, connection, allow_cold=False, may_park=False)
+            return
+        assert isinstance(pull, DecodedPull)
+        self._serve_later(pull.request, pull.header, connection, allow_cold=False, may_park=False)
 
     def _warm(
         self,

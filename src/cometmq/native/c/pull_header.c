@@ -77,8 +77,9 @@ static bool take_field(PullHeader *pull, unsigned *seen, int field, Span value) 
     case REQUEST_SOURCE:
         return is_int32(value, &small);
     case PULL_SUB_VERSION:
-    case SUSPEND_MS:
         return is_int64(value, &number);
+    case SUSPEND_MS:
+        return is_int64(value, &pull->suspend_ms);
     case QUEUE_OFFSET:
         return is_int64(value, &pull->queue_offset);
     case COMMIT_OFFSET:

@@ -28,7 +28,7 @@ typedef struct {
     int32_t opaque;
     /* The text of each field; its start is NULL where the pull has none. */
     Span checked[PULL_CHECKED_FIELDS];
-    int64_t queue_offset, commit_offset;
+    int64_t queue_offset, commit_offset, suspend_ms;
     int32_t max_count;
     /* 0 where the pull has none. */
     int32_t max_bytes;

@@ -46,7 +46,8 @@ PyObject *read_pull_request(PyObject *module, PyObject *arguments) {
     PyObject *key = key_of(&pull);
     if (key == NULL)
         return NULL;
-    return Py_BuildValue("(nNiiLLii)", size - (Py_ssize_t)bytes_left(&cursor), key,
+    return Py_BuildValue("(nNiiLLiiL)", size - (Py_ssize_t)bytes_left(&cursor), key,
                          pull.serialize_type, pull.opaque, (long long)pull.queue_offset,
-                         (long long)pull.commit_offset, pull.max_count, pull.max_bytes);
+                         (long long)pull.commit_offset, pull.max_count, pull.max_bytes,
+                         (long long)pull.suspend_ms);
 }

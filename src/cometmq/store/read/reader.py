@@ -202,7 +202,7 @@ class MessageReader:
         codes: frozenset[int] | None,
         parts: tuple[bytes, ...],
         opaque: int,
-    ) -> tuple[bytes, int, int, int] | None:
+    ) -> tuple[bytes, int, int, int] | GetStatus | None:
         """See `MessageStore.answer`."""
         queue = self._queues.find(topic, queue_id)
         if (
@@ -213,7 +213,7 @@ class MessageReader:
             return None
         first, end = queue.min, queue.visible
         if not first <= queue_offset < end:
-            return None
+            return GetStatus.OFFSET_OVERFLOW_ONE if queue_offset == end else None
         max_count = max(1, min(max_count, self._count_max))
         count = min(end - queue_offset, max_count if codes is None else self._filter_units)
         units = self._resident_units(queue, queue_offset, count)

@@ -553,11 +553,10 @@ class BrokerPart:
             raise CheckFailed(f"{self.name} is down without any fault")
         self._check_files(self.broker.services)
         held = Counter(
-            (pull.connection.peer, pull.header.consumer_group, topic, queue_id)
+            (pull.connection.peer, pull.group, topic, queue_id)
             for (topic, queue_id), pulls in self.broker.services.pull.hold._by_queue.items()
             for pull in pulls
-            if pull.deadline_ms - pull.header.suspend_timeout_ms
-            >= self._members_changed_ms.get(pull.header.consumer_group, 0)
+            if pull.since_ms >= self._members_changed_ms.get(pull.group, 0)
         )
         for (peer, group, topic, queue_id), count in held.items():
             if count > 1:

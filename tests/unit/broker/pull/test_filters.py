@@ -11,6 +11,7 @@ import pytest
 from tests.unit.broker.harness import PULL_DEFAULTS, Client, eventually, running, scenario
 
 from cometmq.broker import Broker
+from cometmq.broker.pull.pull import DecodedPull
 from cometmq.codec.stored_message import decode_messages
 from cometmq.core.filter.consumer_filter import decode_filter_file
 from cometmq.model.group import SubscriptionData
@@ -184,6 +185,7 @@ def test_a_held_pull_waits_for_what_matches(tmp_path: Path) -> None:
         await eventually(lambda: len(pull.hold) == 1)
         await fill(client, 3, first=1)
         (held_pull,) = [one for waiting in pull.hold._by_queue.values() for one in waiting]
+        assert isinstance(held_pull, DecodedPull)
         await eventually(lambda: held_pull.header.queue_offset == 4)
         assert len(pull.hold) == 1
         assert not held.done()

@@ -9,8 +9,6 @@ import pytest
 from cometmq.broker.pull import hold as hold_module
 from cometmq.broker.pull.hold import HeldPull, PullHold
 from cometmq.net.env import SystemClock
-from cometmq.wire.command.command import RemotingCommand
-from cometmq.wire.header.headers import PullMessageHeader
 
 
 class Connection:
@@ -33,13 +31,16 @@ def pull(
     codes: frozenset[int] | None = None,
     wait_ms: int = 60_000,
 ) -> HeldPull:
-    header = PullMessageHeader("g", "t", queue_id, offset, 32, 6, 0, wait_ms)
+    now_ms = SystemClock().now_ms()
     return HeldPull(
-        RemotingCommand.request(11),
-        header,
         connection,  # type: ignore[arg-type]
+        "g",
+        "t",
+        queue_id,
+        offset,
         codes,
-        SystemClock().now_ms() + wait_ms,
+        now_ms,
+        now_ms + wait_ms,
     )
 
 

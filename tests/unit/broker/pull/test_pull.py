@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -242,7 +243,6 @@ def test_an_arrival_between_look_and_park_is_not_missed(
     async def story(broker: Broker, client: Client) -> None:
         await fill(client)
         store = broker.state.store
-        look = store.get
         results: list[PutResult] = []
 
         def arrive() -> None:
@@ -250,13 +250,19 @@ def test_an_arrival_between_look_and_park_is_not_missed(
             results.append(store.put("t", 0, b"late", b"", born_host=HOST, store_ms=now_ms))
             store.when_durable(results[0].end_offset, lambda _: None)
 
-        def look_then_arrive(*arguments: Any, **named: Any) -> Any:
-            result = look(*arguments, **named)
-            if not results:
-                asyncio.get_running_loop().call_soon(arrive)
-            return result
+        def then_arrive(look: Callable[..., Any]) -> Callable[..., Any]:
+            def look_then_arrive(*arguments: Any, **named: Any) -> Any:
+                result = look(*arguments, **named)
+                if not results:
+                    asyncio.get_running_loop().call_soon(arrive)
+                return result
 
-        monkeypatch.setattr(store, "get", look_then_arrive)
+            return look_then_arrive
+
+        # The first one is Python's look, the second one the core's.
+        for name in ("get", "answer"):
+            look = getattr(store._reader, name)
+            monkeypatch.setattr(store._reader, name, then_arrive(look))
         answer = await client.pull(sysFlag="6", queueOffset="3", suspendTimeoutMillis="600000")
         assert [result.queue_offset for result in results] == [3]
         assert (answer.code, answer.ext_fields["nextBeginOffset"]) == (0, "4")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -229,3 +230,107 @@ def test_pulls_in_one_read_are_answered_in_order(tmp_path: Path) -> None:
         assert codes == [0, 0, 21, 0, 0]
 
     run_story(tmp_path, story)
+
+
+class Waiting:
+    """Lets pulls wait behind the four messages, and counts which of them Python answers."""
+
+    def __init__(self, pulls: Pulls) -> None:
+        self.pulls = pulls
+        self.by_python = 0
+        processor = pulls.broker.services.pull
+        self.hold = processor.hold
+        serve_later = processor._serve_later
+
+        def counted(*arguments: Any, **how: Any) -> None:
+            self.by_python += 1
+            serve_later(*arguments, **how)
+
+        processor._serve_later = counted  # type: ignore[method-assign]
+
+    async def pull(self, **ext: str) -> asyncio.Future[RemotingCommand]:
+        """A pull that waits, as the core has read it."""
+        self.pulls.native_frames = 0
+        ext = {"sysFlag": "7", "queueOffset": "4", "suspendTimeoutMillis": "600000"} | ext
+        answer = asyncio.ensure_future(self.pulls.client.pull(**ext))
+        await eventually(lambda: len(self.hold) == 1)
+        assert self.pulls.native_frames == 1
+        return answer
+
+
+def test_core_answers_a_pull_that_waited(tmp_path: Path) -> None:
+    """With what Python answers; its offset is committed when it begins to wait."""
+
+    async def story(pulls: Pulls) -> None:
+        waiting = Waiting(pulls)
+        offsets = pulls.broker.state.offsets
+        for number, tag in enumerate(("", "AaAa"), 4):
+            held = await waiting.pull(queueOffset=str(number), commitOffset="3", subscription=tag)
+            assert offsets.query("g", "t", 0) == 3
+            offsets.commit("g", "t", 0, ConsumerOffset(2), 1)
+            assert (await pulls.client.send(b"new", i="TAGS\x01AaAa\x02")).code == 0
+            answer = await held
+            # It commits once.
+            assert offsets.query("g", "t", 0) == 2
+            pulls.use_core(is_used=False)
+            expected = await pulls.client.pull(queueOffset=str(number))
+            pulls.use_core(is_used=True)
+            assert (answer.code, answer.ext_fields, answer.body) == (
+                expected.code, expected.ext_fields, expected.body,
+            )  # fmt: skip
+        assert waiting.by_python == 0
+
+    run_story(tmp_path, story)
+
+
+def test_python_answers_a_pull_that_waited_for_something_else(tmp_path: Path) -> None:
+    """Its time is over, also with messages that it does not want; an operator moves its offset."""
+
+    async def story(pulls: Pulls) -> None:
+        waiting = Waiting(pulls)
+        held = await waiting.pull(suspendTimeoutMillis="20")
+        assert (await held).code == 19
+        held = await waiting.pull(suspendTimeoutMillis="200", subscription="AaAa")
+        assert (await pulls.client.send(i="TAGS\x01other\x02")).code == 0
+        assert (await held).code == 20
+        held = await waiting.pull(queueOffset="5")
+        pulls.broker.state.offsets.reset("g", "t", 0, ConsumerOffset(1), 1)
+        waiting.hold.offset_moved("g", "t", 0)
+        answer = await held
+        assert (answer.code, answer.remark) == (21, "OFFSET_RESET")
+        assert waiting.by_python == 3
+
+    run_story(tmp_path, story)
+
+
+def test_plan_of_a_pull_that_waits_ends_too(tmp_path: Path) -> None:
+    """A topic that may no longer be read, and one that is deleted."""
+
+    async def story(pulls: Pulls) -> None:
+        waiting = Waiting(pulls)
+        state = pulls.broker.state
+        held = await waiting.pull()
+        topic = TopicConfig("t", 4, 4, 2)
+        state.topics.put(topic, 1)
+        assert (await pulls.client.send()).code == 0
+        assert (await held).code == 16
+        state.topics.put(TopicConfig("t", 4, 4, 6), 1)
+        held = await waiting.pull(queueOffset="5")
+        assert (await pulls.client.call(215, {"topic": "t"})).code == 0
+        assert (await held).code == 17
+        assert waiting.by_python == 2
+
+    run_story(tmp_path, story)
+
+
+def test_core_lets_pulls_wait_only_where_they_may(tmp_path: Path) -> None:
+    """Where long polling is off they wait a second; without PULL_SUSPEND they do not wait."""
+
+    async def story(pulls: Pulls) -> None:
+        waiting = Waiting(pulls)
+        pull = await waiting.pull()
+        assert (await pull).code == 19
+        ext = {"queueOffset": "4", "suspendTimeoutMillis": "600000"}
+        assert (await pulls.pull(is_native=False, sysFlag="5", **ext)).code == 19
+
+    run_story(tmp_path, story, longPollingEnable=False, shortPollingTimeMills=10)
