@@ -1,6 +1,7 @@
 """Whole replica sets on virtual time: masters are killed, cut off and come back; the ledger holds.
 
 Every message that was acknowledged is in the queues of the last master, and all logs are equal.
+What a reader has seen at any broker at any time stays at its offset.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import pytest
 from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.broker import Broker, ReportProgress
 from cometmq.broker.replica_broker import ReplicaBroker
+from cometmq.broker.replication.set_slave import SetReplicaClient
+from cometmq.codec.epoch_file import Epoch, encode_epochs
 from cometmq.codec.stored_message import decode_messages
 from cometmq.controller.config import ControllerConfig
 from cometmq.controller.server import Controller
@@ -48,6 +51,8 @@ class SetStage:
     acknowledged: set[bytes] = field(default_factory=set)
     channels: dict[str, Channel] = field(default_factory=dict)
     sent_count: int = 0
+    seen: list[bytes] = field(default_factory=list)
+    """What readers have seen in the queue, at whichever broker."""
 
     def node(self, number: int) -> Node:
         """The machine of a broker."""
@@ -72,6 +77,24 @@ class SetStage:
         await asyncio.sleep(1)
         for number in range(1, self.size + 1):
             await self.boot(number)
+        self.observing = asyncio.create_task(self.observe())
+
+    async def observe(self) -> None:
+        """Read at every broker all the time."""
+        positions: dict[ReplicaBroker, int] = {}
+        while True:
+            for number, member in self.members.items():
+                if member._broker is not None and self.node(number).is_alive:
+                    at = positions.get(member, 0)
+                    positions[member] = at + self.compare(self.bodies(number, at), at)
+            await asyncio.sleep(0.005)
+
+    def compare(self, bodies: list[bytes], at: int) -> int:
+        """Compare what a reader gets from a queue offset on with what others have got."""
+        known = self.seen[at : at + len(bodies)]
+        assert bodies[: len(known)] == known, f"readers saw other messages from {at} on"
+        self.seen += bodies[len(known) :]
+        return len(bodies)
 
     async def boot(self, number: int) -> None:
         """Start a broker, on what its machine has."""
@@ -169,12 +192,13 @@ class SetStage:
 
         await asyncio.gather(*(client() for _ in range(clients)))
 
-    def bodies(self, number: int) -> list[bytes]:
-        """The bodies in the queue of a broker, in order."""
+    def bodies(self, number: int, start: int = 0) -> list[bytes]:
+        """The bodies that a reader gets from the queue of a broker, in order."""
         store = self.members[number].broker.state.store
         bodies: list[bytes] = []
         while True:
-            result = store.get(TOPIC, 0, len(bodies), 32, allow_cold=True)  # type: ignore[arg-type]
+            at = start + len(bodies)
+            result = store.get(TOPIC, 0, at, 32, allow_cold=True)  # type: ignore[arg-type]
             if not isinstance(result, GetResult) or not result.chunks:
                 return bodies
             bodies += [message.body for message in decode_messages(b"".join(result.chunks))]
@@ -200,7 +224,15 @@ class SetStage:
                 for member in self.members.values()
             )
         )
+        if self.observing.done():
+            self.observing.result()
+        await self.until(
+            lambda: all(
+                len(self.bodies(number)) == len(self.bodies(master)) for number in self.members
+            )
+        )
         bodies = self.bodies(master)
+        assert self.seen == bodies[: len(self.seen)]
         assert self.acknowledged - set(bodies) == set()
         assert len(bodies) == len(set(bodies))
         logs = [self.log(number) for number in self.members]
@@ -360,5 +392,69 @@ def test_a_store_that_takes_long_to_open_is_no_death(monkeypatch: pytest.MonkeyP
         assert (elected.master_epoch, elected.master_id == master) == (2, False)
         await asyncio.sleep(8)
         assert stage.controller._sets[SET].master_epoch == 2
+
+    run(scenario)
+
+
+def test_a_replica_that_was_away_for_too_long_begins_anew() -> None:
+    """The master's log begins where this one has ended long ago: it gets the whole log again."""
+
+    async def scenario(stage: SetStage) -> None:
+        (master,) = stage.masters()
+        late = next(number for number in stage.members if number != master)
+        await stage.produce(1)
+        stage.node(late).crash(power_cut=False)
+        await stage.produce(12)
+        store = stage.members[master].broker.state.store
+        assert store.max_physical_offset > 4 * FILE_BYTES
+        store._retention.drop_files(3)
+        await stage.until(lambda: store.min_physical_offset == 3 * FILE_BYTES)
+        stage.observing.cancel()  # its offsets begin at 0
+        await stage.boot(late)
+        await stage.whole()
+        await stage.produce(0.5)
+        own = stage.members[late].broker.state.store
+        await stage.until(lambda: own.confirmed_offset == store.confirmed_offset)
+        assert own.min_physical_offset == store.min_physical_offset
+        assert stage.log(late) == stage.log(master)
+
+    run(scenario)
+
+
+def test_a_log_of_another_set_is_kept_and_named() -> None:
+    """Nothing shows that it is a copy: it is not cut, not followed with, and the remedy is said."""
+
+    async def scenario(stage: SetStage) -> None:
+        await stage.produce(1)
+        (master,) = stage.masters()
+        other = next(number for number in stage.members if number != master)
+        await stage.node(other).run(stage.members[other].stop)
+        node = stage.node(other)
+        node.disk.write_atomic("/store/epochFileCheckpoint", encode_epochs([Epoch(1, 17)]))
+        before = node.disk.read_bytes("/store/commitlog/00000000000000000000")
+        node.crash(power_cut=False)
+        await stage.boot(other)
+
+        def following() -> SetReplicaClient:
+            client = stage.members[other].broker.services.following.log  # type: ignore[union-attr]
+            assert isinstance(client, SetReplicaClient)
+            return client
+
+        await stage.until(lambda: following().stopped is not None)
+        assert "move /store away" in str(following().stopped)
+        assert node.disk.read_bytes("/store/commitlog/00000000000000000000") == before
+        # The remedy.
+        await node.run(stage.members[other].stop)
+        for name in node.disk.listdir("/store"):
+            if name != "brokerIdentity":
+                remove = (
+                    node.disk.remove_tree
+                    if node.disk.is_dir(f"/store/{name}")
+                    else node.disk.remove
+                )
+                remove(f"/store/{name}")
+        node.crash(power_cut=False)
+        await stage.boot(other)
+        await stage.check()
 
     run(scenario)

@@ -178,6 +178,8 @@ class Broker:
             was_killed = self._disk.exists(f"{config.store_path()}/abort")
             store = self._make_store()
             self.recovery = store.load(progress)
+            if self._seat is not None and config.is_slave:
+                store.hide_from(self._seat.confirmed_in(store.max_physical_offset))
             config = with_sizes_of(store.config, config)
             await self._listen_ha(config, store, ip)
             services = build_services(

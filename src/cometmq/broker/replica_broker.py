@@ -38,7 +38,7 @@ from cometmq.net.network import format_address, local_ip
 from cometmq.net.tls_server import secured
 from cometmq.store.base.disk import Disk, make_durable_directory
 from cometmq.store.base.results import RecoveryReport
-from cometmq.store.offline.cut import cut_store
+from cometmq.store.offline.cut import cut_store, empty_store
 from cometmq.wire.body.controller import SyncStateSet
 from cometmq.wire.header.controller import MasterHeader
 from cometmq.wire.header.namesrv import BrokerHeartbeatHeader
@@ -98,7 +98,6 @@ class ReplicaBroker:
         self._log_end = 0
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._saving: asyncio.Task[None] | None = None
         self._is_unclean = False
         self.role_changes = 0
         """How often the role has changed since the start."""
@@ -177,8 +176,6 @@ class ReplicaBroker:
         broker, self._broker = self._broker, None
         if broker is not None:
             await broker.stop()
-        if self._saving is not None:
-            await self._saving
         await self._work(lambda: self._disk.remove(f"{self._root}/{BOOT_FILE}"))
 
     async def _hand_over(self) -> None:
@@ -211,7 +208,9 @@ class ReplicaBroker:
     async def _close(self) -> None:
         broker, self._broker = self._broker, None
         if broker is not None:
-            self._log_end = broker.state.store.max_physical_offset
+            store = broker.state.store
+            self._log_end = store.max_physical_offset
+            self._seat.confirmed = max(self._seat.confirmed, store.confirmed_offset)
             await broker.stop()
             # What was changed while it ran holds for the next role too.
             self._config = broker.config
@@ -376,6 +375,21 @@ class ReplicaBroker:
 
     async def _cut_log(self, end: int) -> None:
         log_end = self._log_end
+        if not end:
+            self._seat.epochs, self._seat.confirmed = EpochList(), 0
+            await self._work(self._empty_store)
+            log.warning(
+                "the store is emptied: its log ended at %d, before the master's begins", log_end
+            )
+            return
+        if end < self._seat.confirmed:
+            log.error(
+                "the log is cut at %d, and consumers may have read it up to %d: the master was"
+                " elected from replicas that were not in sync, or its machine lost what it had",
+                end,
+                self._seat.confirmed,
+            )
+            self._seat.confirmed = end
         epochs = self._seat.epochs.up_to(end)
         await self._work(lambda: self._write_epochs(epochs))
         self._seat.epochs = epochs
@@ -409,16 +423,17 @@ class ReplicaBroker:
             self._disk.write_atomic(f"{path}.bak", self._disk.read_bytes(path))
         self._disk.write_atomic(path, encode_epochs(epochs.entries))
 
-    def _save_epochs(self, epochs: EpochList) -> None:
+    async def _save_epochs(self, epochs: EpochList) -> None:
         """Write the epochs that a slave has got from its master."""
-        before = self._saving
+        await self._work(lambda: self._write_epochs(epochs))
 
-        async def save() -> None:
-            if before is not None:
-                await before
-            await self._work(lambda: self._write_epochs(epochs))
-
-        self._saving = asyncio.create_task(save())
+    def _empty_store(self) -> None:
+        # The epochs go last: without a log they say nothing.
+        empty_store(self._disk, self._root)
+        for name in (EPOCHS_FILE, f"{EPOCHS_FILE}.bak"):
+            if self._disk.exists(f"{self._root}/{name}"):
+                self._disk.remove(f"{self._root}/{name}")
+        self._disk.sync_dir(self._root)
 
     def _is_other_boot(self) -> bool:
         """Return whether the broker that had the store last ended with its machine."""

@@ -5,8 +5,9 @@ queues, flusher, index, side file and retention.  The caller passes the clock, t
 disk, so the store depends neither on the wire nor on asyncio.  Its methods are called on the loop's
 thread unless they say otherwise.
 
-A message becomes visible when it is *confirmed*: at once with asynchronous flush, after its flush
-with SYNC_FLUSH.  `get`, `max_queue_offset` and the arrival listener cover visible messages only.
+A message becomes visible when it is *confirmed*: at once, or after its flush with SYNC_FLUSH, and
+in a replica set when the in-sync replicas have it (`copied`).  `get`, `max_queue_offset` and the
+arrival listener cover visible messages only.
 
 Durable when (process death / power cut):
     record       put has returned / `when_durable` has called back with True
@@ -30,6 +31,7 @@ from cometmq.codec.consume_queue import (
 from cometmq.errors import StoreClosed, StoreError
 from cometmq.model.offsets import PhysicalOffset, QueueOffset
 from cometmq.store.append.appender import Appender
+from cometmq.store.append.confirmation import Confirmation
 from cometmq.store.base.checkpoint import JavaCheckpoint
 from cometmq.store.base.disk import make_durable_directory
 from cometmq.store.base.results import TimeBoundary
@@ -108,7 +110,7 @@ class MessageStore:
             workers,
             self._log,
             clock,
-            lambda flushed: self._appender.confirm(flushed),  # noqa: PLW0108 - made below
+            lambda _: self._confirmation.advance(),
         )
         self._index = IndexService(config, disk, workers, clock, lambda: self._log.wrote)
         self._java = JavaCheckpoint(disk, config.root)
@@ -121,7 +123,7 @@ class MessageStore:
             self._search,
             self._mender,
             self._ext,
-            lambda: self.confirmed_offset,
+            lambda: self._confirmation.offset,
         )
         self.mover = Mover(
             workers,
@@ -153,7 +155,9 @@ class MessageStore:
             self._index,
             self._retention,
             lambda: self._upkeep.leave_cut_file(),  # noqa: PLW0108 - made below
+            lambda: self._confirmation.advance(),  # noqa: PLW0108 - made below
         )
+        self._confirmation = Confirmation(config, self._log, self._flusher, self._appender.confirm)
         self._process_id = os.getpid()
         self._upkeep = Upkeep(
             config,
@@ -175,12 +179,10 @@ class MessageStore:
         self._lock: StoreLock | None = None
         self._is_open = False
         # Attributes, since a method that only calls another costs a twentieth of a put.
-        self.append = self._appender.append
-        """Append messages of any queues, in order; see `Appender.append`."""
+        self.append, self.append_encoded = self._appender.append, self._appender.append_encoded
+        """Append messages, or records of the native core; see `Appender`."""
         self.room = self._appender.room
         """Return the room for simple records; see `Appender.room`."""
-        self.append_encoded = self._appender.append_encoded
-        """Append records of the native core; see `Appender.append_encoded`."""
         self.append_copies = self._appender.append_copies
         """Append copies of messages that waited; see `Appender.append_copies`."""
         self.queues_by_topic = self._queues.topics
@@ -260,6 +262,7 @@ class MessageStore:
                 # Messages that readers see must be on stable storage.
                 self._flusher.flush_all()
             self._reader.distrust(recovery.damaged)
+            self.copied(self._log.wrote)
             self._upkeep.begin(recovery.floors)
             self.scrubber.load()
             self._disk.write_atomic(f"{root}/abort", str(self._process_id).encode())
@@ -300,6 +303,7 @@ class MessageStore:
             self._disk.remove(f"{self.config.root}/abort")
         finally:
             self._flusher.close()
+            self._confirmation.close()
             self._writer.close()
             self._index.close()
             self._reader.spans.close()
@@ -327,7 +331,27 @@ class MessageStore:
     @property
     def confirmed_offset(self) -> int:
         """Physical offset up to which readers see the log."""
-        return self._flusher.flushed if self._is_sync else self._log.wrote
+        return self._confirmation.offset
+
+    def copied(self, end: int) -> None:
+        """Note that other replicas have the log up to a physical offset, which may be beyond its
+        end: then they are not waited for.  What readers have seen stays visible.
+        """
+        self._confirmation.copied(end)
+
+    def hide_from(self, physical_offset: int) -> None:
+        """Hide what lies behind a physical offset from readers until `copied` says more.  Blocks.
+
+        For a store that was just loaded, and with `is_copied_first`: other replicas may lack the
+        end of its log.
+        """
+        if physical_offset >= self._confirmation.offset:
+            return
+        for queue in self._queues:
+            end = self._search.end_below(queue, physical_offset)
+            if end < queue.max:
+                self._appender.hide(queue, end)
+        self._confirmation.go_back(physical_offset)
 
     @property
     def flushed_offset(self) -> int:
@@ -397,6 +421,14 @@ class MessageStore:
         (group commit).
         """
         self._flusher.when_durable(end_offset, callback)
+
+    def when_confirmed(self, end_offset: int, callback: Callable[[bool], None]) -> None:
+        """Call back, on the loop, with True when readers see the log up to `end_offset`; without
+        replicas, when it is flushed.
+
+        The argument is False when the store is closed, or a flush failed or took too long.
+        """
+        self._confirmation.when(end_offset, callback)
 
     def refuse_puts(self, standing: StoreError | None) -> None:
         """Raise this error in every put until this is called with None; reads go on."""

@@ -18,7 +18,7 @@ from cometmq.broker.base.config import BrokerConfig
 from cometmq.errors import ResponseCode
 from cometmq.net.env import Clock
 
-__all__ = ["SendBarrier"]
+__all__ = ["SendBarrier", "late_remark"]
 
 
 class Durable(Protocol):
@@ -26,6 +26,11 @@ class Durable(Protocol):
 
     def when_durable(self, end_offset: int, callback: Callable[[bool], None]) -> None:
         """Call back with True when the log is flushed up to a physical offset, False too late."""
+
+
+def late_remark(code: int) -> str | None:
+    """Return the remark of an answer by the code that `when_passed` gave; None after a success."""
+    return None if code == ResponseCode.SUCCESS else ResponseCode(code).name
 
 
 class SendBarrier:

@@ -27,6 +27,7 @@ def store_config(config: BrokerConfig, host: bytes) -> StoreConfig:
         message_bytes_max=config.max_message_size,
         delays_ms=DelayLevels(config.message_delay_level).delays_ms,
         is_sync_flush=config.flush_disk_type == "SYNC_FLUSH",
+        is_copied_first=config.enable_controller_mode,
         sync_flush_timeout_ms=config.sync_flush_timeout,
         flush_interval_ms=config.flush_interval_commit_log,
         consume_queue_write_interval_ms=config.flush_interval_consume_queue,

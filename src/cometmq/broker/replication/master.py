@@ -341,7 +341,7 @@ class ReplicaServer:
         if (
             members is not None
             and isinstance(link, AutoSwitchMasterLink)
-            and 0 <= link.sent_confirmed < members.confirmed
+            and link.sent_confirmed < members.confirmed
             and (heartbeat := link.heartbeat(self._env.clock.now_ms()))
         ):
             slave.stream.write([heartbeat])

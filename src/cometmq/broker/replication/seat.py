@@ -20,6 +20,10 @@ async def _nobody(members: frozenset[int], epoch: int) -> SyncStateSet | None:
     return None
 
 
+async def _forgotten(epochs: EpochList) -> None:
+    pass
+
+
 @dataclass
 class Seat:
     """One broker's place in its set."""
@@ -33,15 +37,26 @@ class Seat:
     """``host:port`` of the master; None while there is none."""
     in_sync: SyncStateSet = field(default_factory=lambda: SyncStateSet((), 0))
     """The in-sync replicas as the controller recorded them last."""
+    confirmed: int = 0
+    """Up to where every in-sync replica is known to have the log: that is never cut."""
     alter: Callable[[frozenset[int], int], Awaitable[SyncStateSet | None]] = _nobody
     """Asks the controller for other in-sync replicas, from the epoch of the known ones: gives what
     is recorded now, None where that is unknown."""
     noticed: Callable[[MasterHeader, SyncStateSet], None] = lambda header, members: None
     """Hears the controller's notices (1008)."""
     cut: Callable[[int], None] = lambda end: None
-    """Hears that the log has to end at this physical offset before it follows its master."""
-    save_epochs: Callable[[EpochList], None] = lambda epochs: None
-    """Keeps the epochs of the log."""
+    """Hears that the log has to end at this physical offset before it follows its master; 0 stands
+    for a log that has to begin anew."""
+    save_epochs: Callable[[EpochList], Awaitable[None]] = _forgotten
+    """Keeps the epochs of the log, before anything of them is received."""
+
+    def confirmed_in(self, log_end: int) -> int:
+        """Return up to where a log with this end is known to be that of every master to come.
+
+        A master has begun its epoch as the only in-sync replica, so what was before stays.
+        """
+        entries = self.epochs.up_to(log_end).entries
+        return max(self.confirmed, entries[-1].start if entries else 0)
 
     @property
     def is_master(self) -> bool:

@@ -24,7 +24,7 @@ __all__ = ["SetMaster"]
 log = logging.getLogger("cometmq.broker")
 
 EVERYTHING: Final = 1 << 62
-"""What is acknowledged while the master is alone in its set."""
+"""What is acknowledged, and visible, while the master is alone in its set."""
 
 
 ASK_AGAIN_S: Final = 0.2
@@ -95,8 +95,10 @@ class SetMaster:
         if confirmed is not None:
             self._confirmed = max(self._confirmed, confirmed)
         is_alone = state.union == {seat.broker_id}
+        copied = EVERYTHING if is_alone else self._confirmed
+        self._store.copied(copied)
         if self._barrier is not None:
-            self._barrier.acknowledged(EVERYTHING if is_alone else self._confirmed)
+            self._barrier.acknowledged(copied)
         self._check_minimum(now_ms)
         if wanted is not None and (self._asking is None or self._asking.done()):
             self._asking = asyncio.create_task(self._ask(wanted))

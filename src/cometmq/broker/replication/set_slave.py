@@ -2,7 +2,8 @@
 
 The epochs of both logs are compared before the first byte (core/replication/epochs.py).  A log that
 has more than the point where the two part has to be cut there first: the owner of the broker hears
-of it, stops the broker, cuts, and starts it again.
+of it, stops the broker, cuts, and starts it again.  A log that ends before the master's begins is
+of no use any more: its owner empties the store, and the log is copied from the master's begin on.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from cometmq.net.channel import ChannelPool
 from cometmq.net.env import Environment
 from cometmq.net.network import parse_address
 from cometmq.store.message_store import MessageStore
+from cometmq.wire.body.route import decode_kv_table
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.header.namesrv import HaInfoHeader
 
@@ -71,8 +73,9 @@ class SetReplicaClient(ReplicaClient):
         if not address:
             raise ConnectFailed(f"the master {master} announces no address for its log (HA port)")
         await self._durable()
+        begin = await self._begin_of(master)
         plain_start: int | None = None
-        if not seat.epochs.entries:
+        if not seat.epochs.up_to(store.max_physical_offset).entries:
             # The log is from before the set, or empty: compared as a plain slave does.
             plain_start = await self._compare(master)
         self._ended.clear()
@@ -87,9 +90,9 @@ class SetReplicaClient(ReplicaClient):
         try:
             stream.write([encode_greeting(seat.broker_id)])
             epochs = await self._master_epochs(link)
-            start = self._first_byte(epochs, link.master_end, plain_start)
+            start = self._first_byte(epochs, link.master_end, begin, plain_start)
+            await seat.save_epochs(epochs)
             seat.epochs = epochs
-            seat.save_epochs(epochs)
             link.begin(start)
             log.info("following %s from physical offset %d on", address, start)
             self._last_fault = ""
@@ -117,6 +120,8 @@ class SetReplicaClient(ReplicaClient):
         link = self.link
         if isinstance(link, AutoSwitchSlaveLink) and link.epochs is not None:
             self._greeted.set()
+            if link.expected >= 0:
+                self._store.copied(link.confirmed)
 
     async def _master_epochs(self, link: AutoSwitchSlaveLink) -> EpochList:
         try:
@@ -128,7 +133,14 @@ class SetReplicaClient(ReplicaClient):
             raise self._fault or ConnectFailed("the master has closed the connection")
         return link.epochs
 
-    def _first_byte(self, theirs: EpochList, their_end: int, plain_start: int | None) -> int:
+    async def _begin_of(self, master: str) -> int:
+        """Ask where the master's log begins."""
+        answer = await self._ask(master, RequestCode.GET_BROKER_RUNTIME_INFO)
+        return int(decode_kv_table(answer.body)["commitLogMinOffset"])
+
+    def _first_byte(
+        self, theirs: EpochList, their_end: int, their_begin: int, plain_start: int | None
+    ) -> int:
         """Return the physical offset to follow from.
 
         Raises:
@@ -145,10 +157,18 @@ class SetReplicaClient(ReplicaClient):
                 raise ConnectFailed("the epochs of the log are cut; compared again")
             return end
         point = parting_point(own, end, theirs, their_end)
+        if end < their_begin and point in (None, end):
+            seat.cut(0)
+            raise ConnectFailed(
+                f"the log here ends at {end}, and the master's begins at {their_begin}: what is"
+                " between has expired there, so the log is copied anew"
+            )
         if point is None:
             raise LogsDiffer(
-                f"the epochs of the log here are {list(own.entries)}, and none of them is among the"
-                f" master's {list(theirs.entries)}; begin with an empty store"
+                f"the epochs of the log here are {_texts(own)}, and none of them is among the"
+                f" master's, {_texts(theirs)}: this is no copy of the master's log, and nothing is"
+                f" cut; if it has nothing that you miss, stop this broker, move"
+                f" {self._config.store_path()} away, and start it: it copies the whole log"
             )
         if point < end:
             seat.cut(point)
@@ -157,3 +177,8 @@ class SetReplicaClient(ReplicaClient):
                 " behind was not acknowledged, and is cut"
             )
         return end
+
+
+def _texts(epochs: EpochList) -> str:
+    """Return the last epochs with the physical offsets where they begin."""
+    return ", ".join(f"{number} from {start} on" for number, start in epochs.entries[-5:])

@@ -80,6 +80,7 @@ class ReplicaClient:
         self._fault: Exception | None = None
         self._last_fault = ""
         self._unseen_count = 0
+        self._is_anew = asyncio.Event()
         self.link: SlaveLink | AutoSwitchSlaveLink | None = None
         """The connection's state; None without one."""
         self.address: str | None = None
@@ -105,7 +106,8 @@ class ReplicaClient:
             self._stream.close()
 
     def follow_anew(self) -> None:
-        """End the connection, and look for the master again."""
+        """End the connection, and look for the master again; another one may have the same log."""
+        self._is_anew.set()
         self._end(ConnectFailed("another broker may be the master"))
 
     async def _follow(self) -> None:
@@ -115,7 +117,9 @@ class ReplicaClient:
             except LogsDiffer as error:
                 self.stopped = str(error)
                 log.error("this slave follows no more: %s", error)
-                return
+                self._is_anew.clear()
+                await self._is_anew.wait()
+                self.stopped = None
             except (CometError, OSError) as error:
                 self._report(str(error))
             except Exception:

@@ -128,7 +128,7 @@ class CheckBack:
         rules, now_ms = self._rules(), self._state.env.clock.now_ms()
         store = self._state.store
         behind = store.end_of_queue(HALF_TOPIC, 0) - SPAN
-        # With SYNC_FLUSH a message that is not flushed yet cannot be read: a later round asks.
+        # A message that is not confirmed yet cannot be read: a later round asks.
         readable = store.confirmed_offset
         batch: list[HalfMessage] = []
         for _ in range(min(TURN_COUNT, len(self._remaining))):
@@ -195,13 +195,13 @@ class CheckBack:
                     pushes.append(push)
         if not pushes:
             return
-        if self._state.config.flush_disk_type != "SYNC_FLUSH":
+        store = self._state.store
+        if not store.config.is_confirmed_later:
             self._push(pushes)
             return
         # A producer may end the transaction by its new queue offset at once, and an end finds a
-        # record only once it is flushed.
-        end = self._state.store.max_physical_offset
-        self._state.store.when_durable(end, lambda _: self._push(pushes))
+        # record only once it is confirmed.
+        store.when_confirmed(store.max_physical_offset, lambda _: self._push(pushes))
 
     def put_back(
         self, half: HalfMessage, message: StoredMessage, now_ms: int, more_checks: int = 0

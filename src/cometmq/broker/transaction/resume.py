@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from cometmq.broker.base.barrier import late_remark
 from cometmq.broker.base.put_again import put_again
 from cometmq.broker.base.state import BrokerState, answer, in_worker
 from cometmq.broker.base.store_failure import store_failure
@@ -146,12 +147,11 @@ class ResumeProcessor:
     def _answer_durable(
         self, request: RemotingCommand, result: PutResult, connection: ServerConnection
     ) -> None:
-        if self._state.config.flush_disk_type != "SYNC_FLUSH":
+        barrier = self._state.barrier
+        if not barrier.is_waiting:
             connection.send(answer(request))
             return
-
-        def settle(is_durable: bool) -> None:
-            timed_out = ResponseCode.FLUSH_DISK_TIMEOUT, "FLUSH_DISK_TIMEOUT"
-            connection.send(answer(request) if is_durable else answer(request, *timed_out))
-
-        self._state.store.when_durable(result.end_offset, settle)
+        barrier.when_passed(
+            result.end_offset,
+            lambda code: connection.send(answer(request, code, late_remark(code))),
+        )

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from cometmq.broker.base.barrier import late_remark
 from cometmq.broker.base.state import BrokerState, answer
 from cometmq.codec.stored_message import StoredMessage, decode_messages
 from cometmq.errors import CodecError, ResponseCode, StoreError
@@ -54,7 +55,6 @@ class EndRuns:
         self._checked_commit = checked_commit
         self._is_refusing = is_refusing
         self._committed = committed
-        self._is_sync_flush = state.config.flush_disk_type == "SYNC_FLUSH"
         self._frame = _make_frame()
 
     def serve(
@@ -74,8 +74,8 @@ class EndRuns:
         end = start + len(results)
         self._committed(ended[: len(results)])
         asked = [request for request in commands[start:end] if not request.flag & FLAG_ONEWAY]
-        if asked and self._is_sync_flush:
-            self._answer_durable(asked, connection)
+        if asked and self._state.barrier.is_waiting:
+            self._answer_passed(asked, connection)
             return end, b""
         return end, self._answers(asked)
 
@@ -123,18 +123,18 @@ class EndRuns:
         frame = self._frame
         return "".join([frame(request.opaque) for request in asked]).encode("latin-1")
 
-    def _answer_durable(self, asked: Sequence[EndCommand], connection: ServerConnection) -> None:
-        """Answer all ends when the last commit is durable."""
+    def _answer_passed(self, asked: Sequence[EndCommand], connection: ServerConnection) -> None:
+        """Answer all ends when the last commit has passed the barrier."""
 
-        def settle(is_durable: bool) -> None:
-            if is_durable:
+        def settle(code: int) -> None:
+            if code == ResponseCode.SUCCESS:
                 connection.send(self._answers(asked))
                 return
-            timed_out = ResponseCode.FLUSH_DISK_TIMEOUT, "FLUSH_DISK_TIMEOUT"
-            connection.send(b"".join([answer(request, *timed_out) for request in asked]))
+            late = code, late_remark(code)
+            connection.send(b"".join([answer(request, *late) for request in asked]))
 
-        store = self._state.store
-        store.when_durable(store.max_physical_offset, settle)
+        state = self._state
+        state.barrier.when_passed(state.store.max_physical_offset, settle)
 
 
 def commit_item(half: HalfMessage, commit: CommitContent) -> PutItem:

@@ -9,8 +9,8 @@ A transaction is settled once.  A further end gets the same answer if it says th
 otherwise.  A message that was put back for a check can be ended by its earlier queue offsets too.
 
 Durable when an end is answered (process death / power cut):
-    commit    the real message is put / flushed with SYNC_FLUSH
-    rollback  its op message is put / flushed with SYNC_FLUSH
+    commit    the real message is put / has passed the barrier of sends
+    rollback  its op message is put / has passed the barrier of sends
 A one-way end gets no answer; if it rolls back, the next op message names it.
 
 Source: ``EndTransactionProcessor`` of RocketMQ 5.4
@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from cometmq.broker.base.barrier import late_remark
 from cometmq.broker.base.state import BrokerState, Refusal, answer, in_worker
 from cometmq.broker.base.store_failure import store_failure
 from cometmq.broker.transaction.check_back import CheckBack
@@ -325,7 +326,7 @@ class TransactionService:
         self._close(half, "committed")
         if request.is_oneway:
             return None
-        if self._state.config.flush_disk_type != "SYNC_FLUSH":
+        if not self._state.barrier.is_waiting:
             return answer(request)
         self._answer_durable(request, result.end_offset, connection)
         return None
@@ -368,15 +369,14 @@ class TransactionService:
     def _answer_durable(
         self, request: EndRequest, end_offset: int, connection: ServerConnection
     ) -> None:
-        if self._state.config.flush_disk_type != "SYNC_FLUSH":
+        barrier = self._state.barrier
+        if not barrier.is_waiting:
             connection.send(answer(request))
             return
-
-        def settle(is_durable: bool) -> None:
-            timed_out = ResponseCode.FLUSH_DISK_TIMEOUT, "FLUSH_DISK_TIMEOUT"
-            connection.send(answer(request) if is_durable else answer(request, *timed_out))
-
-        self._state.store.when_durable(end_offset, settle)
+        barrier.when_passed(
+            end_offset,
+            lambda code: connection.send(answer(request, code, late_remark(code))),
+        )
 
 
 def _is_meant(header: EndTransactionHeader, message: StoredMessage) -> bool:

@@ -8,8 +8,8 @@ The usual message is *simple* (record_encoder.py) and fits the mapped window; th
 encodes it.  `_append_generally` appends all others: those with IPv6 hosts, CRC tails, long
 properties or no queue offset, and those that the window has no room for.
 
-A message becomes visible when it is *confirmed*: at once with asynchronous flush, after its flush
-(`confirm`) with SYNC_FLUSH.
+A message becomes visible when it is *confirmed*: at once, or (`confirm`) after its flush with
+SYNC_FLUSH, and in a replica set when the in-sync replicas have it.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class Appender:
 
     Args:
         leave_cut_file: ends the log's last file after something outside has cut it.
+        confirm_copied: called after messages were put that wait for replicas, but for no flush.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Appender:
         index: IndexService,
         retention: Retention,
         leave_cut_file: Callable[[], None],
+        confirm_copied: Callable[[], None],
     ) -> None:
         self._log = log
         self._queues = queues
@@ -92,11 +94,12 @@ class Appender:
         self._keys = index.pending
         self._encoder = RecordEncoder(config)
         self._is_indexed = config.is_index_enabled
-        self._is_sync = config.is_sync_flush
+        self._is_late = config.is_confirmed_later
+        self._wait_for_confirmation = flusher.request if config.is_sync_flush else confirm_copied
         self._copies = None
         if native.CopyEncoder is not None and self._encoder.is_simple(_NO_HOST):
             self._copies = native.CopyEncoder(
-                queues.topics, ConsumeQueue, config.store_host, self._is_indexed, self._is_sync
+                queues.topics, ConsumeQueue, config.store_host, self._is_indexed, self._is_late
             )
         self._body_max = config.message_bytes_max
         self._size_max = config.message_bytes_max + _HEAD_BYTES_MAX
@@ -131,7 +134,7 @@ class Appender:
             self._check(store_ms)
         usual_origin = self._origins.get(born_host) or self._origin(born_host, store_ms)
         log, topics, body_max = self._log, self._topics, self._body_max
-        is_sync, is_indexed = self._is_sync, self._is_indexed
+        is_late, is_indexed = self._is_late, self._is_indexed
         self.last_store_ms = store_ms
         add_keys = self._keys.append
         first = position = log.wrote
@@ -193,7 +196,7 @@ class Appender:
                     add_keys((topic, position, store_ms, index_keys))
                 if not queue.is_dirty:
                     self._writer.mark(queue, position, store_ms)
-                if is_sync:
+                if is_late:
                     self._unconfirmed.append((end, queue, following, tags_code))
                 else:
                     queue.visible = following
@@ -207,8 +210,8 @@ class Appender:
             if parts:
                 log.write(first, b"".join(parts))
                 log.wrote = position
-        if is_sync:
-            self._flusher.request()
+        if is_late:
+            self._wait_for_confirmation()
         else:
             self._announce(arrivals)
         return results
@@ -246,12 +249,12 @@ class Appender:
         self.last_store_ms = store_ms
         if entries is not None:
             self._index.add_run(entries)
-        is_sync = self._is_sync
-        advance_queues(queues, not is_sync, self._writer.mark, store_ms)
-        if is_sync:
+        is_late = self._is_late
+        advance_queues(queues, not is_late, self._writer.mark, store_ms)
+        if is_late:
             for topic, queue_id, following, tags_code in arrivals:
                 self._unconfirmed.append((end, self._topics[topic][queue_id], following, tags_code))
-            self._flusher.request()
+            self._wait_for_confirmation()
         else:
             self._announce(arrivals)
 
@@ -462,10 +465,10 @@ class Appender:
         queue.max = following = queue.max + count
         if not queue.is_dirty:
             self._writer.mark(queue, position, store_ms)
-        if self._is_sync:
+        if self._is_late:
             for code in tags_codes:
                 self._unconfirmed.append((end, queue, following, code))
-            self._flusher.request()
+            self._wait_for_confirmation()
         else:
             queue.visible = following
             if queue.is_watched and self.arrival_listener is not None:
@@ -473,8 +476,8 @@ class Appender:
                     self.arrival_listener(queue.topic, queue.queue_id, following, code)
 
     def show(self, queue: ConsumeQueue, end: int) -> None:
-        """Make all units of a queue visible, with SYNC_FLUSH once the log is flushed to `end`."""
-        if self._is_sync:
+        """Make all units of a queue visible, once the log is confirmed to `end`."""
+        if self._is_late:
             self._unconfirmed.append((end, queue, queue.max, 0))
         else:
             queue.visible = queue.max
@@ -605,10 +608,15 @@ class Appender:
 
     # -- confirmation --------------------------------------------------------------------
 
-    def confirm(self, flushed: int) -> None:
-        """Make the messages below a physical offset visible: with SYNC_FLUSH, after a flush."""
+    def hide(self, queue: ConsumeQueue, end: int) -> None:
+        """Hide the units of a queue from a queue offset on, until everything put is confirmed."""
+        queue.visible = end
+        self._unconfirmed.append((self._log.wrote, queue, queue.max, 0))
+
+    def confirm(self, confirmed: int) -> None:
+        """Make the messages below a physical offset visible."""
         unconfirmed = self._unconfirmed
-        while unconfirmed and unconfirmed[0][0] <= flushed:
+        while unconfirmed and unconfirmed[0][0] <= confirmed:
             _, queue, following, tags_code = unconfirmed.popleft()
             queue.visible = following
             if queue.is_watched and self.arrival_listener is not None:

@@ -46,6 +46,8 @@ class StoreConfig:
     """Delay of level 1, 2, ...; recovery computes delivery times from it."""
     is_sync_flush: bool = False
     sync_flush_timeout_ms: int = 5000
+    is_copied_first: bool = False
+    """Whether readers see a message only when other replicas have it (`MessageStore.copied`)."""
     flush_interval_ms: int = 500
     flush_least_pages: int = 4
     flush_thorough_interval_ms: int = 10_000
@@ -87,6 +89,11 @@ class StoreConfig:
     """Size of one mapped window; unmapping one stalls nobody (0.1 ms measured)."""
     windows_kept: int = 3
     """Windows behind the current one that stay mapped for readers."""
+
+    @property
+    def is_confirmed_later(self) -> bool:
+        """Whether readers see a message some time after it was put, if ever."""
+        return self.is_sync_flush or self.is_copied_first
 
     @property
     def queue_file_bytes(self) -> int:

@@ -21,7 +21,7 @@ from cometmq.errors import StoreError
 from cometmq.store.base.disk import Disk
 from cometmq.store.offline.directory import OfflineStore
 
-__all__ = ["cut_store"]
+__all__ = ["cut_store", "empty_store"]
 
 COPY_BYTES: Final = 1 << 20
 _KEPT: Final = (
@@ -67,14 +67,7 @@ def cut_store(disk: Disk, root: str, end: int, log_end: int) -> str:
     kept.close()
     disk.rename(f"{kept_path}.tmp", kept_path)
     disk.sync_dir(root)
-    for name in disk.listdir(root):
-        if not name.startswith((*_KEPT, _CUT)):
-            path = f"{root}/{name}"
-            if disk.is_dir(path):
-                disk.remove_tree(path)
-            else:
-                disk.remove(path)
-    disk.sync_dir(root)
+    _remove_derived(disk, root)
     for file in reversed(files):
         if file.start >= end and file.start > 0 and file is not store.log_files[0]:
             disk.remove(file.path)
@@ -88,3 +81,25 @@ def cut_store(disk: Disk, root: str, end: int, log_end: int) -> str:
         active.close()
     disk.sync_dir(f"{root}/commitlog")
     return kept_path
+
+
+def empty_store(disk: Disk, root: str) -> None:
+    """Remove the log, and what is derived from it, of a store that no broker has open.
+
+    Raises:
+        OSError: the disk does not take it.
+    """
+    _remove_derived(disk, root)
+    disk.remove_tree(f"{root}/commitlog")
+    disk.sync_dir(root)
+
+
+def _remove_derived(disk: Disk, root: str) -> None:
+    for name in disk.listdir(root):
+        if not name.startswith((*_KEPT, _CUT)):
+            path = f"{root}/{name}"
+            if disk.is_dir(path):
+                disk.remove_tree(path)
+            else:
+                disk.remove(path)
+    disk.sync_dir(root)

@@ -82,6 +82,19 @@ class QueueSearch:
             or (unit.physical_offset < min_physical and unit.size > 0)
         )
 
+    def end_below(self, queue: ConsumeQueue, physical_offset: int) -> int:
+        """Return the first queue offset whose record does not begin below a physical offset."""
+        low, high = queue.min, queue.max
+        while low < high:
+            middle = (low + high) // 2
+            unit = self._queues.unit(queue, QueueOffset(middle))
+            if unit is None or unit.size <= 0 or unit.physical_offset < physical_offset:
+                # A missing or pre-blank unit stands for a record that has expired.
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
     def offset_by_time(
         self, queue: ConsumeQueue, time_ms: int, boundary: TimeBoundary, end: int
     ) -> int:

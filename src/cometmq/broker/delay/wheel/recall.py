@@ -82,14 +82,12 @@ class RecallProcessor:
         except StoreError as error:
             raise Refusal(*store_failure(state, error)) from None
         ext = {"msgId": handle.uniq_key, "MSG_REGION": state.config.region_id}
-        if state.config.flush_disk_type != "SYNC_FLUSH" or request.flag & FLAG_ONEWAY:
+        if not state.barrier.is_waiting or request.flag & FLAG_ONEWAY:
             return answer(request, ext=ext)
 
-        def settle(is_durable: bool) -> None:
-            code = ResponseCode.SUCCESS if is_durable else ResponseCode.FLUSH_DISK_TIMEOUT
-            connection.send(answer(request, code, ext=ext))
-
-        state.store.when_durable(result.end_offset, settle)
+        state.barrier.when_passed(
+            result.end_offset, lambda code: connection.send(answer(request, code, ext=ext))
+        )
         return None
 
     def _check_state(self, now_ms: int) -> None:

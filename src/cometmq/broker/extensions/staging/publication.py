@@ -197,7 +197,7 @@ class Publisher:
         self._grown = grown
         self._settled = settled
         self._waiting_items = waiting
-        self._is_sync_flush = state.config.flush_disk_type == "SYNC_FLUSH"
+        self._is_late = state.store.config.is_confirmed_later
         self._waiting: deque[_Request] = deque()
         self._current: _Publication | None = None
         self._phase = PublisherState.IDLE
@@ -271,7 +271,7 @@ class Publisher:
         def settle(is_durable: bool) -> None:
             answer(outcome if is_durable else _NOT_FLUSHED)
 
-        self._state.store.when_durable(end, settle)
+        self._state.store.when_confirmed(end, settle)
 
     def _next(self) -> None:
         """Begin the next request whose batch is not published yet; answer the others ALREADY."""
@@ -312,8 +312,8 @@ class Publisher:
             else:
                 self._decide(current)
 
-        if self._is_sync_flush:
-            # Readers do not see unflushed records, and the publisher reads the blocks as they do.
+        if self._is_late:
+            # Readers do not see unconfirmed records, and the publisher reads the blocks as they do.
             self._when_staged_durable(tokens, (PublishStatus.READY, 0), staged)
         else:
             staged((PublishStatus.READY, 0))
@@ -513,12 +513,13 @@ class Publisher:
         result = self._put(Done(current.decision.sink, current.decision.batch_id))
         self._move(PublisherEvent.DONE)
         self.at("after done")
-        if not self._is_sync_flush:
+        if not self._is_late:
             self._release(current)
         self.when_durable(result.end_offset, lambda: self._complete(current))
 
     def when_durable(self, end_offset: int, done: Callable[[], None]) -> None:
-        """Call `done` when the log is durable up to `end_offset`, however long that takes."""
+        """Call `done` when the log is durable and confirmed up to `end_offset`, however long that
+        takes."""
 
         def settle(is_durable: bool) -> None:
             if self._is_stopped:
@@ -530,7 +531,7 @@ class Publisher:
             loop.call_later(FLUSH_RETRY_S, self.when_durable, end_offset, done)
 
         if not self._is_stopped:
-            self._state.store.when_durable(end_offset, settle)
+            self._state.store.when_confirmed(end_offset, settle)
 
     def _complete(self, current: _Publication) -> None:
         self._move(PublisherEvent.DURABLE)
