@@ -39,7 +39,11 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
         "name_server",
         "Run a name server in the foreground.",
     ),
-    "broker": ("cometmq.cli.serve.serve", "broker", "Run a broker in the foreground."),
+    "broker": (
+        "cometmq.cli.serve.serve",
+        "broker",
+        "Run a broker in the foreground; look at one, change its settings.",
+    ),
     "controller": (
         "cometmq.cli.serve.controller",
         "controller",
@@ -54,6 +58,31 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
         "cometmq.cli.message.consume",
         "consume",
         "Print the messages of a topic as they arrive.",
+    ),
+    "message": (
+        "cometmq.cli.message.message",
+        "message",
+        "Look messages up by id, key or offset; give one to a consumer.",
+    ),
+    "cluster": (
+        "cometmq.cli.admin.cluster",
+        "cluster",
+        "List the brokers of a cluster with their rates.",
+    ),
+    "client": (
+        "cometmq.cli.admin.client",
+        "client",
+        "List clients that are online; show what one does.",
+    ),
+    "ping": (
+        "cometmq.cli.admin.health",
+        "ping",
+        "Whether name servers and brokers answer, for health checks.",
+    ),
+    "doctor": (
+        "cometmq.cli.admin.health",
+        "doctor",
+        "What is wrong with a cluster, and what to do.",
     ),
     "topic": (
         "cometmq.cli.admin.topic",
@@ -86,6 +115,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
         "Show masters and slaves; change them over; name the master of a replica set.",
     ),
     "app": ("cometmq.cli.serve.app", "app", "Run the handlers of a program."),
+    "config": ("cometmq.cli.serve.check", "config", "Check a configuration file."),
     "delay-gateway": (
         "cometmq.cli.serve.delay_gateway",
         "delay_gateway",

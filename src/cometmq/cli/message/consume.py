@@ -56,7 +56,7 @@ POLL_MS: Final = 500
     default="last",
     show_default=True,
     metavar="first|last|TIME",
-    help="Where to begin; TIME is 2026-01-31T12:00:00+00:00 or ms since 1970. "
+    help="Where to begin; TIME is 1h ago as 1h, 2026-01-31T12:00:00+00:00 or ms since 1970. "
     "A group with stored offsets goes on from there.",
 )
 @click.option(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from cometmq.cli.serve.running_broker import broker_config, broker_status
 from cometmq.cli.terminal.options import is_quiet, set_up_logging
 from cometmq.cli.terminal.values import GIVEN
 from cometmq.extras import require
@@ -249,7 +250,10 @@ def name_server(
     run(serve())
 
 
-@click.command(short_help="Run a broker in the foreground.")
+@click.group(
+    invoke_without_command=True,
+    short_help="Run a broker in the foreground; look at one, change its settings.",
+)
 @click.option(
     "-n",
     "--name-server",
@@ -292,13 +296,15 @@ def broker(
     """Run a broker in the foreground.
 
     The broker reads RocketMQ's broker.conf unchanged: it accepts keys that have no effect here and
-    lists them once. It refuses a file that asks for access control or TLS, which it does not have
-    yet. Later sources win: defaults, file, environment, options, --set.
+    lists them once. It refuses a file that asks for access control, which it does not have yet.
+    Later sources win: defaults, file, environment, options, --set.
 
     With --processes N this process supervises N brokers, which use more than one core: broker i
     is called NAME-i, listens on port + 10*i and stores in DIR/NAME-i. The supervisor restarts a
     broker that ends, stops all on a signal, and prints their log lines on its own stderr.
     """
+    if ctx.invoked_subcommand is not None:
+        return 0
     started = _monotonic()
     require("broker", "cometmq broker")
     set_up_logging(ctx)
@@ -352,6 +358,10 @@ def broker(
 
     run(serve())
     return 0
+
+
+broker.add_command(broker_status)
+broker.add_command(broker_config)
 
 
 def _root_options(ctx: click.Context) -> list[str]:

@@ -90,7 +90,9 @@ def moment_ms(text: str) -> int | None:
 
 
 def boundary_or_ms(text: str, option: str) -> str | int:
-    """Parse `first`, `last`, or a time, which becomes ms since 1970; without a zone it is local.
+    """Parse `first`, `last`, a time or an age (`1h`), which become ms since 1970.
+
+    A time without a zone is local.
 
     Raises:
         click.UsageError: the text is none of these; the error names ``option``.
@@ -98,12 +100,15 @@ def boundary_or_ms(text: str, option: str) -> str | int:
     if text in {"first", "last"}:
         return text
     moment = moment_ms(text)
-    if moment is None:
+    if moment is not None:
+        return moment
+    age_ms = duration_ms(text)
+    if age_ms is None:
         raise click.UsageError(
-            f"{option} {text!r} is not first, last, ms since 1970 or a time like "
+            f"{option} {text!r} is not first, last, an age like 1h, ms since 1970 or a time like "
             "2026-01-31T12:00:00+00:00"
         )
-    return moment
+    return max(0, round(datetime.now(UTC).timestamp() * 1000) - age_ms)
 
 
 def parse_time_ms(ctx: click.Context, parameter: click.Parameter, value: str | None) -> int | None:

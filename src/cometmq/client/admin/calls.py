@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from cometmq.client.admin.checkup import CheckupCalls
+from cometmq.client.admin.online_clients import OnlineCalls
 from cometmq.client.admin.open_transactions import OpenTransaction, open_transactions_of
 from cometmq.client.admin.replicas import Replica, has_whole_log, replicas_of
 from cometmq.client.base.arguments import check_count, checked_topic, name_list
@@ -114,7 +116,7 @@ class QueueProgress:
         return max(0, self.broker_offset - (self.consumer_offset or 0))
 
 
-class AdminCalls(GrowthCalls):
+class AdminCalls(GrowthCalls, OnlineCalls, CheckupCalls):
     """Administration of the cluster that a list of name servers knows."""
 
     def __init__(self, io: Io, routes: RouteBook, timeout_ms: int) -> None:
@@ -174,7 +176,12 @@ class AdminCalls(GrowthCalls):
         Raises:
             ConfigError: no broker has this name.
         """
-        address = (await self._masters(broker_name=broker_name))[broker_name]
+        return await self.runtime_info_at(
+            (await self._masters(broker_name=broker_name))[broker_name]
+        )
+
+    async def runtime_info_at(self, address: str) -> dict[str, str]:
+        """The figures of the broker, master or slave, at an address."""
         answer = await self._calls.ask(
             address, RemotingCommand.request(RequestCode.GET_BROKER_RUNTIME_INFO)
         )
@@ -261,16 +268,12 @@ class AdminCalls(GrowthCalls):
     async def _change_writes(
         self, broker_name: str, permission: int, refused_until_ms: int, code: int
     ) -> None:
-        address = (await self._masters(broker_name=broker_name))[broker_name]
         settings = {
             "brokerPermission": str(permission),
             "startAcceptSendRequestTimeStamp": str(refused_until_ms),
         }
-        body = "".join(f"{key}={value}\n" for key, value in settings.items()).encode()
         # With another permission the broker registers its topics again.
-        await self._calls.ask(
-            address, RemotingCommand.request(RequestCode.UPDATE_BROKER_CONFIG, body=body)
-        )
+        await self.change_broker_config(broker_name, settings)
         for name_server in self._routes.name_servers:
             fields = BrokerNameHeader(broker_name).to_ext()
             await self._calls.ask(name_server, RemotingCommand.request(code, fields))

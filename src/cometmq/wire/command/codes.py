@@ -24,6 +24,7 @@ __all__ = [
     "VERSION",
     "LanguageCode",
     "RequestCode",
+    "release_of",
     "version_of",
 ]
 
@@ -223,6 +224,15 @@ LANGUAGE: Final = "PYTHON"
 def version_of(major: int, minor: int, patch: int) -> int:
     """Return the version number of a 4.x or 5.x release."""
     return {4: 213, 5: 413}[major] + 20 * minor + 2 * patch
+
+
+def release_of(version: int) -> str:
+    """Return a version number as text: ``5.4.0`` for 493, ``3`` for what precedes 4.0."""
+    for major, first in ((5, 413), (4, 213)):
+        if version >= first:
+            minor, patch = divmod(version - first, 20)
+            return f"{major}.{minor}.{patch // 2}"
+    return "3"
 
 
 # RocketMQ 5.4.0. Java clients refuse SQL92 below 232, and Go declares the field int16.

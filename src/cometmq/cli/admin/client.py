@@ -1,0 +1,178 @@
+"""`cometmq client`: list the clients that are online, show what one of them does."""
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from cometmq.cli.terminal.namespace import CLUSTER_NAME, namespace, namespace_option
+from cometmq.cli.terminal.options import (
+    admin_client,
+    json_option,
+    name_server_option,
+    set_up_logging,
+    timeout_option,
+)
+from cometmq.cli.terminal.values import NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cometmq.client.admin.online_clients import OnlineClient
+    from cometmq.wire.body.client import ConsumerRunningInfo
+
+__all__ = ["client"]
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+@click.group(short_help="List clients that are online; show what one does.")
+def client() -> None:
+    """List clients that are online; show what one does."""
+
+
+@client.command("list", short_help="Producers and consumers that are online.")
+@click.option("--group", type=CLUSTER_NAME, help="Only the members of this group.")
+@name_server_option
+@namespace_option
+@timeout_option
+@json_option
+@click.pass_context
+def list_clients(
+    ctx: click.Context, group: str | None, name_server: str, timeout_s: float, as_json: bool
+) -> None:
+    """List the producers and consumers that brokers know, a row for each group of a client."""
+    set_up_logging(ctx)
+    from cometmq.cli.terminal.output import print_listing
+    from cometmq.net.loop import run
+    from cometmq.wire.command.codes import release_of
+
+    async def collect() -> "list[OnlineClient]":
+        async with admin_client(name_server, timeout_s) as admin:
+            return await admin.online_clients(group)
+
+    space = namespace()
+    print_listing(
+        [
+            {
+                "role": each.role,
+                "group": space.unwrap(each.group),
+                "client_id": each.client_id,
+                "address": each.address,
+                "language": each.language,
+                "protocol": release_of(each.version),
+                "brokers": each.brokers,
+                "subscriptions": [
+                    f"{space.unwrap(topic)} {expression}"
+                    for topic, expression in sorted(each.subscriptions.items())
+                ],
+            }
+            for each in run(collect())
+            if space.has(each.group)
+        ],
+        as_json=as_json,
+        empty=f"no member of {group} is online" if group else "no client is online",
+    )
+
+
+def _client_arguments(function: F) -> F:
+    for option in (
+        click.argument("client_id", type=NAME),
+        click.option("--group", required=True, type=CLUSTER_NAME, help="The consumer's group."),
+        name_server_option,
+        namespace_option,
+        timeout_option,
+    ):
+        function = option(function)
+    return function
+
+
+def _running_info(
+    group: str, client_id: str, name_server: str, timeout_s: float, *, stacks: bool
+) -> "ConsumerRunningInfo":
+    from cometmq.net.loop import run
+
+    async def ask() -> "ConsumerRunningInfo":
+        async with admin_client(name_server, timeout_s) as admin:
+            return await admin.consumer_running_info(group, client_id, stacks=stacks)
+
+    return run(ask())
+
+
+@client.command("show", short_help="A consumer's queues: what it has in memory, what waits.")
+@_client_arguments
+@json_option
+@click.pass_context
+def show(
+    ctx: click.Context,
+    client_id: str,
+    group: str,
+    name_server: str,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Show the queues of consumer CLIENT_ID: messages in memory, offsets, last pull and handling.
+
+    The consumer answers itself, so this works for Java's, Go's and ours. JSON has everything that
+    it said, with rates and settings.
+    """
+    set_up_logging(ctx)
+    from cometmq.cli.terminal.output import print_json, print_listing
+
+    info = _running_info(group, client_id, name_server, timeout_s, stacks=False)
+    space = namespace()
+    if as_json:
+        print_json(
+            {
+                "properties": info.properties,
+                "queues": [
+                    {
+                        "topic": space.unwrap(queue.topic),
+                        "broker": queue.broker_name,
+                        "queue_id": queue.queue_id,
+                        **state,
+                    }
+                    for queue, state in sorted(info.queue_table.items())
+                ],
+                "rates": info.status_table,
+            }
+        )
+        return
+    print_listing(
+        [
+            {
+                "topic": space.unwrap(queue.topic),
+                "queue": f"{queue.broker_name}:{queue.queue_id}",
+                "in_memory": state.get("cachedMsgCount", 0),
+                "first": state.get("cachedMsgMinOffset", 0),
+                "last": state.get("cachedMsgMaxOffset", 0),
+                "committed": state.get("commitOffset", 0),
+                "last_pull": _time(state.get("lastPullTimestamp")),
+                "last_handled": _time(state.get("lastConsumeTimestamp")),
+                "locked": bool(state.get("locked")),
+            }
+            for queue, state in sorted(info.queue_table.items())
+        ],
+        as_json=False,
+        empty=f"{client_id} has no queue",
+    )
+
+
+def _time(moment_ms: object) -> str | None:
+    """A time of a running info as UTC text; None where it never was."""
+    from datetime import UTC, datetime
+
+    if not isinstance(moment_ms, int) or moment_ms <= 0:
+        return None
+    return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+@client.command("stacks", short_help="The stack of each thread of a consumer.")
+@_client_arguments
+@click.pass_context
+def stacks(
+    ctx: click.Context, client_id: str, group: str, name_server: str, timeout_s: float
+) -> None:
+    """Print the stack of each thread of consumer CLIENT_ID, to see where a handler is stuck."""
+    set_up_logging(ctx)
+    info = _running_info(group, client_id, name_server, timeout_s, stacks=True)
+    click.echo(info.jstack or "the consumer sent no stacks")
