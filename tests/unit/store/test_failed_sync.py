@@ -3,6 +3,7 @@
 The simulated disk does as Linux does: it reports the failure once and takes the pages for clean.
 """
 
+import contextlib
 import logging
 
 import pytest
@@ -83,6 +84,30 @@ def test_a_restart_writes_again_what_the_cache_still_has(is_sync: bool) -> None:
     assert rig.bodies() == bodies
 
 
+@pytest.mark.parametrize("path", ["commitlog", "consumequeue", "/index/"])
+def test_a_kill_before_the_mark_is_written_loses_nothing(path: str) -> None:
+    """The next life cannot know of the failure, and its syncs succeed without the lost pages."""
+    rig = Rig(is_sync_flush=True, consume_queue_flush_interval_ms=1_000, index_entry_count=100)
+    keyed(rig, 80, 0)
+    rig.tick(2_000)
+    rig.disk.fail_sync(path_contains=path)
+    with contextlib.suppress(StoreFailed):
+        keyed(rig, 200, 80, bytes(3_000))
+    rig.tick(2_000)
+    assert rig.disk.exists(MARK)
+    rig.disk.remove(MARK)
+    rig.kill()
+    count = rig.store.max_queue_offset("T", 0)
+    assert count > 80
+    keyed(rig, 20, count)
+    for _ in range(5):
+        rig.tick(20_000)
+    rig.disk.power_cut()
+    rig.open()
+    assert len(rig.bodies()) == count + 20
+    assert missing(rig, count + 20) == []
+
+
 def test_a_disk_that_still_fails_is_named_at_the_start() -> None:
     """The store does not open on a disk that does not take the log's end."""
     rig = Rig(is_sync_flush=True)
@@ -126,11 +151,11 @@ def test_the_default_of_logging_shows_it(caplog: pytest.LogCaptureFixture) -> No
     caplog.clear()
 
 
-def keyed(rig: Rig, count: int, first: int) -> None:
+def keyed(rig: Rig, count: int, first: int, filler: bytes = b"") -> None:
     """Put messages with keys, in small steps of time."""
     for number in range(first, first + count):
         rig.put(
-            body=b"%d" % number,
+            body=b"%d" % number + filler,
             properties=b"UNIQ_KEY\x01U%d\x02KEYS\x01k%d\x02" % (number, number % 5),
             index_keys=(f"U{number}", f"k{number % 5}", None),
         )

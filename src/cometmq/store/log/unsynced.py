@@ -7,6 +7,10 @@ can be read until their memory is needed elsewhere, but no later sync writes the
 takes them.  So a start with the mark recovers as after a power cut and checks every CRC.  Then it
 writes the log behind the last good flush again, which makes those pages dirty, and syncs it.
 
+A process may be killed before it has written the mark.  So a start after a kill writes that part of
+the log again too, although it believes the page cache: that part is short, since the side file says
+every second how far the log is flushed.
+
 Durable when: the mark is in the page cache only.  That suffices: with the page cache, the bytes
 that it warns of are lost too.
 """

@@ -134,7 +134,8 @@ class BrokerPart:
         self.seen: dict[tuple[str, int], list[Seen]] = {}
         self.log_may_begin = 0
         """The greatest physical offset below which log files were to be deleted."""
-        self.lives = 0
+        self.began_ms = 0
+        """When the present life began to serve, by the broker's clock."""
         self.observation_count = 0
         self._hooks = hooks
         self._settings = settings
@@ -235,7 +236,7 @@ class BrokerPart:
                 # A life that ends before it can be checked may append messages all the same.
                 self._end_after_cut = min(self._end_after_cut, broker.recovery.scan_end)
         self.broker = broker
-        self.lives += 1
+        self.began_ms = self._now_ms()
         self._durable = self._proven = self._recorded = self._flushed_at_round = 0
         self._store = broker.state.store
         if self._boot != self.node.disk.boot:

@@ -22,6 +22,8 @@ __all__ = ["ResetWorkload"]
 
 TOPIC: Final = "Reset"
 GROUP: Final = "reset-readers"
+UNSAVED_MS: Final = 6_000
+"""Within so many ms a broker saves a reset, and a member commits behind it."""
 
 
 @dataclass(slots=True)
@@ -46,6 +48,8 @@ class ResetWorkload(Workload):
         cluster = self.cluster
         self._times_ms: set[int] = set()
         """Times of all resets, also of those without an answer."""
+        self._asked: list[tuple[int, int, dict[str, int]]] = []
+        """All resets: when they were asked for and their time, in ms, and the brokers' lives."""
         self._resets: list[_OffsetReset] = []
         self._begun_s: dict[Position, float] = {}
         """When the handler last received each message."""
@@ -104,6 +108,7 @@ class ResetWorkload(Workload):
             }
         reader = self.cluster.clients[1].lifetime.number
         lives = {part.name: part.node.lifetime.number for part in self.cluster.brokers}
+        self._asked.append((self.now_ms(), moment_ms, lives))
         resets = [
             _OffsetReset(
                 self.cluster.world.loop.time(),
@@ -154,14 +159,25 @@ class ResetWorkload(Workload):
         return all(seen.store_ms >= moment_ms for moment_ms in self._times_ms)
 
     def _is_reset_target(self, position: Position) -> bool:
-        """Whether the position is the first of its queue at or after the time of a reset."""
+        """Whether the position is the first of its queue at or after the time of a reset.
+
+        A broker may end before it has saved a reset that its member knows.  Then the member commits
+        first behind that position.
+        """
         if position[1] != TOPIC:
             return False
-        queue_offset = position[3]
-        queue = self.cluster.broker(position[0]).seen.get((TOPIC, position[2]), [])
+        part, queue_offset = self.cluster.broker(position[0]), position[3]
+        queue = part.seen.get((TOPIC, position[2]), [])
         before_ms = queue[queue_offset - 1].store_ms if queue_offset else -1
         at_ms = queue[queue_offset].store_ms if queue_offset < len(queue) else 1 << 62
-        return any(before_ms < moment_ms <= at_ms for moment_ms in self._times_ms)
+        if any(before_ms < moment_ms <= at_ms for moment_ms in self._times_ms):
+            return True
+        return self.now_ms() - part.began_ms < UNSAVED_MS and any(
+            moment_ms <= at_ms
+            and part.began_ms - asked_ms < UNSAVED_MS
+            and lives[part.name] < part.node.lifetime.number
+            for asked_ms, moment_ms, lives in self._asked
+        )
 
     def _observe(self) -> None:
         """Drop resets that a crash may have lost: brokers keep them in memory until delivered."""
