@@ -35,7 +35,13 @@ class EpochList:
         return self._epochs[-1].number if self._epochs else -1
 
     def began(self, number: int, start: int) -> EpochList:
-        """Return the list with a new epoch that begins at the end of the log."""
+        """Return the list with a new epoch that begins at the end of the log.
+
+        An epoch that goes on after a restart of its master is none: it keeps its start, by which
+        the slaves know it.
+        """
+        if self.last == number:
+            return self
         kept = [epoch for epoch in self._epochs if epoch.number < number and epoch.start < start]
         return EpochList((*kept, Epoch(number, start)))
 

@@ -20,6 +20,7 @@ def test_an_epoch_without_a_record_is_dropped() -> None:
     assert EpochList().last == -1
     assert first.began(2, 100).began(3, 100).entries == ((1, 0), (3, 100))
     assert first.began(2, 100).began(3, 100).last == 3
+    assert first.began(1, 100).entries == ((1, 0),)
     assert first.began(5, 100).began(4, 200).entries == ((1, 0), (4, 200))
 
 
