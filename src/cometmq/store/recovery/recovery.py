@@ -158,8 +158,10 @@ class Recovery:
             start = self._begin_as_java(abort is not None, checkpoint, index_end)
         end = self._scan.run(start, self.floors, progress)
         self._finish(end)
-        if is_unsynced or (abort is not None and trust.is_cache_whole):
-            # A kill may have come between the failure of a sync and its mark.
+        # A kill may have come between the failure of a sync and its mark.
+        is_killed = abort is not None and trust.is_cache_whole
+        count = 0
+        if is_unsynced or is_killed:
             count = write_again(self._disk, self.config.root, self._log, self._proof.flushed)
         if is_unsynced:
             report.damages.append(

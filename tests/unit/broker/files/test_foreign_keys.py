@@ -76,7 +76,7 @@ def test_a_broker_writes_foreign_keys_back(tmp_path: Path) -> None:
             broker.state.groups_changed()
             schedule = broker.services.schedule
             assert schedule is not None
-            schedule.revision += 1
+            schedule._revision += 1
             await client.close()
 
     asyncio.run(write_all())

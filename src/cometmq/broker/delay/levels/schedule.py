@@ -71,7 +71,7 @@ class _Level:
 
 
 class ScheduleService:
-    """The delivery loop; `revision` moves with every delivered message."""
+    """The delivery loop of all levels, and from which queue offset a restart goes on in each."""
 
     def __init__(
         self,
@@ -90,7 +90,17 @@ class ScheduleService:
         self._parse_target = remember_shapes(_parse_target)
         self._updates = 0
         self.version = version or DataVersion()
-        self.revision = 0
+        self._revision = 0
+
+    @property
+    def revision(self) -> int:
+        """A number that grows when a restart would go on from elsewhere.
+
+        Deliveries that are not durable yet do not count: the file of the positions would be written
+        again and again with the same content until they are.
+        """
+        self._settle_all()
+        return self._revision
 
     def offsets(self) -> dict[int, int]:
         """Map each level that ever delivered to the queue offset a restart goes on from."""
@@ -98,11 +108,7 @@ class ScheduleService:
 
     def positions(self) -> dict[int, int]:
         """Map every level to the queue offset a restart goes on from."""
-        for cursor in self._levels.values():
-            self._settle(cursor)
-            if cursor.unflushed:
-                # The file that is written now lags behind: it has to be written again.
-                self.revision += 1
+        self._settle_all()
         return {level: cursor.safe_offset for level, cursor in self._levels.items()}
 
     def take_offsets(self, offsets: Mapping[int, int]) -> None:
@@ -111,7 +117,7 @@ class ScheduleService:
             cursor = self._levels.get(level)
             if cursor is not None and cursor.safe_offset != offset:
                 cursor.next_offset = cursor.safe_offset = offset
-                self.revision += 1
+                self._revision += 1
 
     def start(self) -> None:
         """Bring the positions into the range of their queues, and read every head."""
@@ -139,7 +145,6 @@ class ScheduleService:
     def stop(self) -> None:
         """Deliver no more."""
         self._is_stopped = True
-        self.revision += any(cursor.unflushed for cursor in self._levels.values())
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -286,12 +291,16 @@ class ScheduleService:
         cursor.next_offset = next_offset
         cursor.unflushed.append((next_offset, self._state.store.max_physical_offset))
         self._settle(cursor)
-        self.revision += 1
         step = self._state.config.delay_offset_update_version_step
         before = self._updates // step
         self._updates += count
         if self._updates // step > before:
             self.version = self.version.next(now_ms)
+            self._revision += 1
+
+    def _settle_all(self) -> None:
+        for cursor in self._levels.values():
+            self._settle(cursor)
 
     def _settle(self, cursor: _Level) -> None:
         """Move `safe_offset` behind the deliveries that are durable now."""
@@ -301,6 +310,7 @@ class ScheduleService:
         flushed = store.confirmed_offset if self._is_stopped else store.flushed_offset
         while unflushed and unflushed[0][1] <= flushed:
             cursor.safe_offset = unflushed.popleft()[0]
+            self._revision += 1
 
     def _deliver(self, cursor: _Level, due: list[StoredMessage], start: int, now_ms: int) -> int:
         """Deliver messages from `start` on; return how many are done with, 0 to try again later."""

@@ -153,3 +153,22 @@ def test_synchronous_flush_delivers_too(tmp_path: Path) -> None:
         assert await wait_for(client, 1) == [b"durable"]
 
     scenario(tmp_path, story, flushDiskType="SYNC_FLUSH", **LEVELS)
+
+
+def test_a_delivery_that_is_not_flushed_changes_no_file(tmp_path: Path) -> None:
+    """Otherwise the file of the positions is written, with a sync, again and again until it is."""
+
+    async def story(broker: Broker, client: Client) -> None:
+        flusher, schedule = broker.state.store._flusher, broker.services.schedule
+        flusher.tick = lambda now_ms: None  # type: ignore[method-assign]
+        quicken(broker, 30, 60, 3_600_000)
+        await client.send(b"later", i="DELAY\x011\x02")
+        await wait_for(client, 1)
+        before = schedule.revision
+        assert [schedule.offsets(), schedule.offsets()] == [{}, {}]
+        assert schedule.revision == before
+        flusher.flush_all()
+        assert schedule.revision > before
+        assert schedule.offsets() == {1: 1}
+
+    scenario(tmp_path, story, **LEVELS)
