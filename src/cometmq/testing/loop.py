@@ -21,7 +21,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import warnings
+from collections import deque
 from collections.abc import Callable, Coroutine
+from heapq import heapify, heappop, heappush
 from typing import Any, Final, TypeVar, TypeVarTuple
 
 from cometmq.errors import CometError
@@ -43,6 +45,8 @@ _Ts = TypeVarTuple("_Ts")
 # Rounds of the loop without the clock moving.  Real programs settle within some hundreds; a
 # higher count means that callbacks keep scheduling each other and virtual time stands still.
 TURNS_PER_INSTANT_MAX: Final = 1_000_000
+RESOLUTION_S: Final = 1e-9
+"""Timers so close to each other are due together; it only has to beat float rounding."""
 # A `finally` that awaits inside another takes two; no code under test nests deeper than this.
 CLOSINGS_MAX: Final = 20
 
@@ -72,7 +76,7 @@ class Lifetime:
         self.number = number
         self.alive = True
         self.is_paused = False
-        self._postponed: list[_Mortal] = []
+        self._postponed: list[asyncio.Handle] = []
         self.tasks: list[tuple[asyncio.Task[Any], Coroutine[Any, Any, Any]]] = []
 
     def is_alive(self) -> bool:
@@ -88,14 +92,13 @@ class Lifetime:
         """Postpone every callback of this life until `resume`; its clocks go on."""
         self.is_paused = True
 
-    def resume(self, loop: asyncio.AbstractEventLoop) -> None:
+    def resume(self, loop: SimLoop) -> None:
         """Run the postponed callbacks in their order, and all others from now on."""
         self.is_paused = False
         postponed, self._postponed = self._postponed, []
-        for callback in postponed:
-            callback.schedule(loop)
+        loop._ready.extend(postponed)
 
-    def postpone(self, callback: _Mortal) -> None:
+    def postpone(self, callback: asyncio.Handle) -> None:
         """Have `resume` run a callback whose time has come."""
         self._postponed.append(callback)
 
@@ -145,33 +148,31 @@ def context_of(lifetime: Lifetime) -> contextvars.Context:
 
 
 class _NoSelector:
-    """Replaces asyncio's selector: it moves the clock instead of waiting."""
-
-    def __init__(self, loop: SimLoop) -> None:
-        self._loop = loop
-
-    def select(self, timeout: float | None) -> list[object]:
-        self._loop._pass_time(timeout)
-        return []
+    """Stands where asyncio expects a selector, of which it asks nothing but the end."""
 
     def close(self) -> None:
-        pass
+        """There is nothing to close."""
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """A deterministic asyncio event loop whose time is a number that timers push forward."""
+    """A deterministic asyncio event loop whose time is a number that timers push forward.
 
-    # Set by BaseEventLoop.__init__ and used by its _run_once; typeshed does not know them.
-    _scheduled: list[asyncio.TimerHandle]
-    _clock_resolution: float
+    Callbacks of timers that are due at the same time run in the order in which they were made.
+    """
+
+    # Set by BaseEventLoop.__init__; typeshed does not know them.
+    _ready: deque[asyncio.Handle]
+    _stopping: bool
 
     def __init__(self) -> None:
         super().__init__()
-        self._selector = _NoSelector(self)
+        self._selector = _NoSelector()
         self._now_s = 0.0
         self._turns_at_instant = 0
-        # Timers within one nanosecond are due together; it only has to beat float rounding.
-        self._clock_resolution = 1e-9
+        self._timers: list[tuple[float, int, _Timer]] = []
+        """A heap; tuples, since they are compared in C."""
+        self._timer_count = 0
+        self._cancelled_count = 0
         self.set_task_factory(_task_of_lifetime)
 
     @override
@@ -179,32 +180,61 @@ class SimLoop(asyncio.BaseEventLoop):
         """Virtual seconds since the loop was made."""
         return self._now_s
 
-    def _pass_time(self, timeout: float | None) -> None:
-        if timeout is None and not self._stopping_now():
+    def _run_once(self) -> None:
+        """Run what is ready; if nothing is, move the clock to the next timer."""
+        ready = self._ready
+        if ready or self._stopping:
+            self._turns_at_instant += 1
+            if self._turns_at_instant > TURNS_PER_INSTANT_MAX:
+                raise SimLivelock(
+                    f"{TURNS_PER_INSTANT_MAX} turns of the loop at {self._now_s:.6f} s of virtual "
+                    "time: callbacks keep scheduling each other; look for a retry without a delay"
+                )
+        else:
+            self._pass_time()
+        self._take_due()
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
+    def _write_to_self(self) -> None:
+        """Part of BaseEventLoop's contract; there is no selector to wake."""
+
+    def _pass_time(self) -> None:
+        timers = self._timers
+        while timers and timers[0][2]._cancelled:
+            heappop(timers)
+            self._cancelled_count -= 1
+        if not timers:
             raise SimDeadlock(
                 f"nothing is ready and no timer is set at {self._now_s:.6f} s of virtual time: "
                 "the program waits for an event that can never happen; look for a lost wake-up"
             )
-        if timeout:
-            # Jump exactly onto the timer: adding the difference may fall short by one rounding.
-            self._now_s = max(self._now_s, self._scheduled[0].when())
-            self._turns_at_instant = 0
+        self._now_s = max(self._now_s, timers[0][0])
+        self._turns_at_instant = 0
+
+    def _take_due(self) -> None:
+        timers, ready = self._timers, self._ready
+        end_s = self._now_s + RESOLUTION_S
+        while timers and timers[0][0] < end_s:
+            timer = heappop(timers)[2]
+            timer._scheduled = False
+            if timer._cancelled:
+                self._cancelled_count -= 1
+            else:
+                ready.append(timer)
+
+    def _timer_handle_cancelled(self, handle: _Timer) -> None:
+        """Called by a timer when it is cancelled; drop such timers when they are the most."""
+        if not handle._scheduled:
             return
-        self._turns_at_instant += 1
-        if self._turns_at_instant > TURNS_PER_INSTANT_MAX:
-            raise SimLivelock(
-                f"{TURNS_PER_INSTANT_MAX} turns of the loop at {self._now_s:.6f} s of virtual "
-                "time: callbacks keep scheduling each other; look for a retry without a delay"
-            )
-
-    def _stopping_now(self) -> bool:
-        return bool(getattr(self, "_stopping", False))
-
-    def _process_events(self, event_list: list[object]) -> None:
-        """Part of BaseEventLoop's contract; there is no I/O to process."""
-
-    def _write_to_self(self) -> None:
-        """Part of BaseEventLoop's contract; there is no selector to wake."""
+        self._cancelled_count += 1
+        if self._cancelled_count > 100 and 2 * self._cancelled_count > len(self._timers):
+            # The one that calls counts as cancelled only after this.
+            self._timers = [entry for entry in self._timers if not entry[2]._cancelled]
+            heapify(self._timers)
+            self._cancelled_count = 1
 
     @override
     def call_soon(
@@ -213,12 +243,20 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: *_Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
-        mortal = _Mortal.of(callback, context)
-        if mortal is None:
-            return super().call_soon(callback, *args, context=context)
-        run: Any = mortal.run
-        mortal.handle = super().call_soon(run, *args, context=mortal.context)
-        return mortal.handle
+        handle = _Soon(callback, args, self, context)
+        handle.lifetime = _LIFETIME.get() if context is None else context.get(_LIFETIME)
+        self._ready.append(handle)
+        return handle
+
+    @override
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[*_Ts], object],
+        *args: *_Ts,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now_s + delay, callback, *args, context=context)
 
     @override
     def call_at(
@@ -228,13 +266,12 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: *_Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        mortal = _Mortal.of(callback, context)
-        if mortal is None:
-            return super().call_at(when, callback, *args, context=context)
-        run: Any = mortal.run
-        handle = super().call_at(when, run, *args, context=mortal.context)
-        mortal.handle = handle
-        return handle
+        timer = _Timer(when, callback, args, self, context)
+        timer.lifetime = _LIFETIME.get() if context is None else context.get(_LIFETIME)
+        timer._scheduled = True
+        self._timer_count += 1
+        heappush(self._timers, (when, self._timer_count, timer))
+        return timer
 
     @override
     def run_in_executor(
@@ -257,57 +294,47 @@ class SimLoop(asyncio.BaseEventLoop):
         return future
 
 
-class _Mortal:
+class _Mortal(asyncio.Handle):
     """A callback that does nothing once its life has ended, and waits while its life is paused."""
 
-    __slots__ = ("_args", "_callback", "_lifetime", "context", "handle")
+    __slots__ = ()
 
-    def __init__(
-        self,
-        callback: Callable[..., object],
-        lifetime: Lifetime,
-        context: contextvars.Context,
-    ) -> None:
-        self._callback = callback
-        self._lifetime = lifetime
-        self._args: tuple[Any, ...] = ()
-        self.context = context
-        self.handle: asyncio.Handle | None = None
+    lifetime: Lifetime | None
+    # Of asyncio's handle; typeshed does not know them.
+    _callback: Callable[..., object]
+    _context: contextvars.Context
+    _loop: asyncio.AbstractEventLoop
 
-    @classmethod
-    def of(
-        cls, callback: Callable[..., object], context: contextvars.Context | None
-    ) -> _Mortal | None:
-        """Return the callback bound to the life that schedules it; None for the world's."""
-        lifetime = _LIFETIME.get() if context is None else context.get(_LIFETIME)
-        if lifetime is None:
-            return None
-        return cls(callback, lifetime, contextvars.copy_context() if context is None else context)
-
-    def run(self, *args: Any) -> object:
-        """Run the callback, as its handle does."""
-        lifetime = self._lifetime
-        if not lifetime.is_alive():
-            return None
-        if lifetime.is_paused:
-            self._args = args
-            lifetime.postpone(self)
-            return None
+    def _run(self) -> None:
+        lifetime = self.lifetime
+        if lifetime is not None:
+            if not lifetime.alive:
+                return
+            if lifetime.is_paused:
+                lifetime.postpone(self)
+                return
         try:
-            return self._callback(*args)
-        except NodeCrashed:
-            if lifetime.is_alive():
-                raise
-            return None
+            self._context.run(self._callback, *self._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            if isinstance(error, NodeCrashed) and lifetime is not None and not lifetime.alive:
+                return
+            self._loop.call_exception_handler(
+                {"message": f"Exception in callback {self!r}", "exception": error, "handle": self}
+            )
 
-    def schedule(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Run the postponed callback in the next turn, unless it is cancelled before."""
-        loop.call_soon(self._run_late, context=self.context)
 
-    def _run_late(self) -> None:
-        # The handle was spent when the callback was postponed, and can be cancelled all the same.
-        if self.handle is None or not self.handle.cancelled():
-            self._callback(*self._args)
+class _Soon(_Mortal):
+    __slots__ = ("lifetime",)
+
+
+class _Timer(asyncio.TimerHandle, _Mortal):
+    __slots__ = ("lifetime",)
+
+    _scheduled: bool
+
+    _run = _Mortal._run
 
 
 def _task_of_lifetime(

@@ -149,6 +149,7 @@ class BrokerPart:
         self._store: MessageStore | None = None
         """The store of the present or the last life."""
         self._committed: dict[tuple[str, str, int], int] = {}
+        self._committed_revision = -1
         self._saved: dict[tuple[str, str, int], int] = {}
         self._members_changed_ms: dict[str, int] = {}
         self._least: dict[tuple[str, int], int] = {}
@@ -274,9 +275,10 @@ class BrokerPart:
         self.observation_count += 1
         self._check_flushed(broker)
         self._note_proven(broker)
+        store = broker.state.store
         for topic, queue_count in self.topics.items():
             for queue_id in range(queue_count):
-                self._observe_queue(broker, topic, queue_id)
+                self._observe_queue(store, topic, queue_id)
         self._observe_offsets(broker)
 
     def _check_flushed(self, broker: Broker) -> None:
@@ -305,30 +307,34 @@ class BrokerPart:
             self._proven = min(recorded, self._flushed_at_round)
             self._recorded, self._flushed_at_round = recorded, store.flushed_offset
 
-    def _observe_queue(self, broker: Broker, topic: str, queue_id: int) -> None:
-        history = self.seen.setdefault((topic, queue_id), [])
-        end = broker.state.store.max_queue_offset(topic, queue_id)
-        least = _first(broker, topic, queue_id)
-        if least < self._least.get((topic, queue_id), 0):
+    def _observe_queue(self, store: MessageStore, topic: str, queue_id: int) -> None:
+        key = topic, queue_id
+        history = self.seen.get(key)
+        if history is None:
+            history = self.seen[key] = []
+        end = store.max_queue_offset(topic, queue_id)
+        least = _first(store, topic, queue_id)
+        if least < self._least.get(key, 0):
             raise CheckFailed(
-                f"{self.name} {topic}/{queue_id}: the least offset was "
-                f"{self._least[topic, queue_id]}, now it is {least}"
+                f"{self.name} {topic}/{queue_id}: the least offset was {self._least[key]}, "
+                f"now it is {least}"
             )
-        self._least[topic, queue_id] = least
+        self._least[key] = least
         if end < len(history):
             raise CheckFailed(
                 f"{self.name} {topic}/{queue_id}: readers saw {len(history)} messages, "
                 f"now there are {end}"
             )
         if end > len(history):
-            fresh = self._read(broker, topic, queue_id, len(history), end)
+            fresh = self._read(store, topic, queue_id, len(history), end)
             history += fresh
             for seen in fresh:
                 self._on_seen(seen)
 
-    def _read(self, broker: Broker, topic: str, queue_id: int, start: int, end: int) -> list[Seen]:
+    def _read(
+        self, store: MessageStore, topic: str, queue_id: int, start: int, end: int
+    ) -> list[Seen]:
         """Read the messages from `start` to `end`, which must all exist."""
-        store = broker.state.store
         flushed = store.flushed_offset if self._is_sync else 1 << 62
         messages: list[Seen] = []
         at = start
@@ -402,8 +408,8 @@ class BrokerPart:
                     f"{self.name} {topic}/{queue_id}: readers saw {len(history)} messages before "
                     f"the restart, now there are {end}"
                 )
-            first = min(len(history), _first(broker, topic, queue_id))
-            restored = self._read(broker, topic, queue_id, first, len(history))
+            first = min(len(history), _first(broker.state.store, topic, queue_id))
+            restored = self._read(broker.state.store, topic, queue_id, first, len(history))
             for before, now in zip(history[first:], restored, strict=True):
                 if (before.body, before.physical_offset) != (now.body, now.physical_offset):
                     raise CheckFailed(
@@ -411,12 +417,13 @@ class BrokerPart:
                         f"{before.body[:40]!r} before the restart, now {now.body[:40]!r}"
                     )
         self._committed = self._offsets(broker)
+        self._committed_revision = broker.state.offsets.revision
 
     def first(self, topic: str, queue_id: int) -> int | None:
         """Return a queue's smallest offset; None while the broker is down."""
         if self.broker is None or not self.node.is_alive:
             return None
-        return _first(self.broker, topic, queue_id)
+        return _first(self.broker.state.store, topic, queue_id)
 
     def _check_behind_the_log(self, broker: Broker) -> None:
         """Check after a start that no bytes of an earlier life follow the end of the log."""
@@ -470,9 +477,11 @@ class BrokerPart:
         }
 
     def _observe_offsets(self, broker: Broker) -> None:
-        before, now = self._committed, self._offsets(broker)
-        if now == before:
+        revision = broker.state.offsets.revision
+        if revision == self._committed_revision:
             return
+        self._committed_revision = revision
+        before, now = self._committed, self._offsets(broker)
         groups = {group.name: group for group in self.groups}
         for key, consumer_offset in now.items():
             was = before.get(key, 0)
@@ -619,9 +628,8 @@ class BrokerPart:
             raise CheckFailed(f"{self.name}: {len(wrong)} findings in the store: {wrong[0]}")
 
 
-def _first(broker: Broker, topic: str, queue_id: int) -> int:
+def _first(store: MessageStore, topic: str, queue_id: int) -> int:
     """Return a queue's smallest offset without the worker that the store uses after a start."""
-    store = broker.state.store
     queue = store._queues.find(topic, queue_id)
     return 0 if queue is None else store._search.min_of(queue)
 
