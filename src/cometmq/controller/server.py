@@ -624,12 +624,9 @@ class Controller:
                 "Broker metadata is not existed",
                 {},
             )
-        # A master that has started anew is none before it, or another one, is elected.
-        is_led = self._restarted.get(header.broker_name) != recorded.master_id
-        master_id = recorded.master_id if is_led else None
-        answer = ReplicaInfoResponseHeader(
-            master_id, recorded.address_of(master_id), recorded.master_epoch
-        )
+        restarted = self._restarted.get(header.broker_name)  # it leads after an election only
+        leads = None if recorded.master_id == restarted else recorded.master_id
+        answer = ReplicaInfoResponseHeader(leads, recorded.address_of(leads), recorded.master_epoch)
         return request.answer(
             ResponseCode.SUCCESS, None, answer.to_ext(), body=_in_sync_body(recorded)
         )
