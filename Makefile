@@ -63,8 +63,8 @@ interop:  ## RocketMQ's own clients and servers against ours; ARGS="-k retry"
 spark:  ## Spark with kills, clusters and every page; ARGS="-k archive"
 	SPARK=full $(BIN)pytest tests/spark tests/docs $(ARGS)
 
-peers:  ## the servers that `make patterns` starts, from Debian's packages (needs root)
-	apt-get install -y --no-install-recommends mariadb-server postgresql redis-server
+peers:  ## the servers that `make patterns` and `make interop` start, from Debian's packages (needs root)
+	apt-get install -y --no-install-recommends mariadb-server postgresql prometheus redis-server
 
 patterns:  ## patterns in PostgreSQL, MariaDB and Redis, with processes killed at every step; ARGS="-k kills"
 	$(BIN)pip install -q --require-hashes --no-deps -r requirements/patterns.txt

@@ -16,6 +16,7 @@ EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     "testing": ("numpy",),
     "backup": ("fsspec",),
     "etcd": ("httpx",),
+    "metrics": ("h11",),
     "arrow": ("numpy", "pyarrow"),
     "report": ("plotly",),
     "spark": ("numpy", "pandas", "plotly", "pyarrow", "pyspark"),

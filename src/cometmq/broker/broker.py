@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.base.state import BrokerState
@@ -26,6 +27,7 @@ from cometmq.broker.services import Services, build_services, handlers
 from cometmq.broker.transaction.service import TransactionService
 from cometmq.codec.ids import HOST_V4_BYTES, encode_host
 from cometmq.errors import CometError, ConfigError, LocalProtocolError
+from cometmq.extras import require
 from cometmq.net.env import Environment
 from cometmq.net.network import format_address, local_ip
 from cometmq.net.server import RemotingServer, ServerConnection, first_of
@@ -34,6 +36,9 @@ from cometmq.store.base.disk import Disk
 from cometmq.store.base.results import RecoveryReport
 from cometmq.store.message_store import MessageStore
 from cometmq.wire.header.fast_decode import EndCommand, SendCommand
+
+if TYPE_CHECKING:
+    from cometmq.broker.metrics.endpoint import MetricsEndpoint
 
 __all__ = ["Broker"]
 
@@ -84,6 +89,7 @@ class Broker:
         self._replicas: ReplicaServer | None = None
         self._services: Services | None = None
         self._expiry: asyncio.TimerHandle | None = None
+        self._metrics: MetricsEndpoint | None = None
 
     # -- what others ask ------------------------------------------------------------------
 
@@ -132,6 +138,11 @@ class Broker:
     def staging(self) -> StagingService:
         """Staged batches of the running broker."""
         return self.services.staging
+
+    @property
+    def metrics_port(self) -> int:
+        """Where metrics and health checks are served; 0 where they are not."""
+        return 0 if self._metrics is None else self._metrics.port
 
     @property
     def replicas(self) -> ReplicaServer | None:
@@ -207,6 +218,8 @@ class Broker:
             if config.listen_port:
                 await self._server.listen(config.bind_address, config.listen_port)
                 await self._listen_vip()
+            if config.metrics_exporter_type == "PROM":
+                self._metrics = await self._open_metrics(services)
             await self._begin(services)
         except BaseException:
             # Nothing was acknowledged, so nothing has to be written.
@@ -243,6 +256,15 @@ class Broker:
         self._replicas = ReplicaServer(config, self.env, store, members)
         await self._replicas.listen(config.bind_address, port)
         self._replicas.address = format_address(config.broker_ip2 or ip, self._replicas.port)
+
+    async def _open_metrics(self, services: Services) -> MetricsEndpoint:
+        require("metrics", "metricsExporterType=PROM")
+        # h11, which it needs, is not imported where nobody asks for metrics.
+        from cometmq.broker.metrics.endpoint import MetricsEndpoint
+
+        endpoint = MetricsEndpoint(services)
+        await endpoint.listen()
+        return endpoint
 
     async def _listen_vip(self) -> None:
         """Listen on the port of old clients too; somebody else having it is no fault."""
@@ -316,6 +338,9 @@ class Broker:
     async def _end_serving(self) -> None:
         """Unregister, close all connections, and end every timer."""
         services = self._services
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
         if services is not None:
             if services.following is not None:
                 await services.following.stop()

@@ -305,6 +305,14 @@ class RegistrationService:
         self._release_announced()
         return is_accepted
 
+    def unregistered(self) -> list[str]:
+        """Say which name servers could not be reached since the last success."""
+        return [
+            f"not registered with name server {server.address}"
+            for server in self._name_servers.values()
+            if server.failed_since is not None
+        ]
+
     @property
     def _version(self) -> DataVersion:
         return replace(self._topics.version, state_version=self._epoch)

@@ -414,6 +414,10 @@ class MessageStore:
 
         return find
 
+    def watch_flushes(self, took: Callable[[int], None]) -> None:
+        """Call back with how many milliseconds each flush of the log takes from now on."""
+        self._flusher.took = took
+
     def when_durable(self, end_offset: int, callback: Callable[[bool], None]) -> None:
         """Call back, on the loop, with True when the log is flushed up to `end_offset`.
 
@@ -429,6 +433,11 @@ class MessageStore:
         The argument is False when the store is closed, or a flush failed or took too long.
         """
         self._confirmation.when(end_offset, callback)
+
+    @property
+    def refusal(self) -> StoreError | None:
+        """Why no message is stored now; None while messages are."""
+        return self._appender.refusal
 
     def refuse_puts(self, standing: StoreError | None) -> None:
         """Raise this error in every put until this is called with None; reads go on."""

@@ -245,6 +245,12 @@ class BrokerConfig(TlsSettings, frozen=True, kw_only=True, rename=_java_name):
     max_error_rate_of_bloom_filter: Ratio = 20
     filter_data_clean_time_span: Millis = 86400000
     filter_support_retry: bool = False
+    # Metrics and health checks
+    metrics_exporter_type: Literal["DISABLE", "PROM"] = "DISABLE"
+    metrics_prom_exporter_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 5557
+    metrics_prom_exporter_host: str = "127.0.0.1"
+    metrics_label: str = ""
+    metrics_otel_cardinality_limit: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 50000
     # Records
     check_crc_on_recover: bool = True
     enabled_append_prop_crc: bool = False

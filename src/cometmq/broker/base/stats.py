@@ -296,6 +296,14 @@ class BrokerStats:
         counter = self._counters.get((name, key))
         return None if counter is None else counter.windows()
 
+    def totals(self, name: str) -> dict[str, int]:
+        """Give a counter's totals since the start, by key."""
+        return {key: count.value for (kind, key), count in self._counters.items() if kind == name}
+
+    def group_gets(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """Give the messages and bytes that each group got from each topic since the start."""
+        return {key: (gets.messages, gets.message_bytes) for key, gets in self._gets.items()}
+
     def put_tps(self, topic: str) -> float:
         """Messages a second into a topic over the last minute."""
         counter = self._counters.get((TOPIC_PUTS, topic))

@@ -168,6 +168,8 @@ class Flusher:
         self.flushed = 0
         """Everything below this physical offset is on stable storage."""
         self.flush_count = 0
+        self.took: Callable[[int], None] = lambda milliseconds: None
+        """Hears how long each flush took."""
         self._on_flushed = on_flushed
 
     def start(self, call_later: CallLater) -> None:
@@ -239,7 +241,9 @@ class Flusher:
             if before is FlushState.CLOSED:
                 return
             self.flush_count += 1
-            self._flush_ms = 0.5 * self._flush_ms + 0.5 * (self._clock() - started_ms)
+            took_ms = self._clock() - started_ms
+            self._flush_ms = 0.5 * self._flush_ms + 0.5 * took_ms
+            self.took(took_ms)
             self._advance(target)
             if self._waiters or before is FlushState.FLUSHING_AGAIN:
                 self.request()

@@ -1,0 +1,1 @@
+"""A broker's metrics for Prometheus, and its health checks over HTTP."""

@@ -1,0 +1,192 @@
+"""Where a broker shows its metrics and its health: HTTP on a port of its own.
+
+``/metrics`` is for Prometheus.  ``/health/live`` answers while the event loop turns,
+``/health/ready`` says whether the broker stores messages and name servers know it, and
+``/health/safe-to-stop`` whether another replica has every message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from cometmq.broker.base.config import BrokerConfig
+from cometmq.broker.metrics.broker_page import (
+    FileFigures,
+    TopicBacklog,
+    broker_pieces,
+    collect_backlogs,
+    measure_files,
+)
+from cometmq.broker.services import Services
+from cometmq.core.base.exposition import CONTENT_TYPE, Histogram, MetricsText
+from cometmq.errors import ConfigError
+from cometmq.net.page_server import Page, PageServer
+
+__all__ = ["MetricsEndpoint"]
+
+log = logging.getLogger("cometmq.broker")
+
+LOOP_CHECK_S: Final = 1.0
+_LABEL: Final = re.compile(r"([a-zA-Z_][a-zA-Z0-9_]*):([^,]*)\Z")
+
+
+class MetricsEndpoint:
+    """The pages of one broker; `await listen()`, `close()`.
+
+    Raises:
+        ConfigError: metricsLabel is not ``name:value,name:value``.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        config = services.state.config
+        self._labels = {
+            "node_type": "broker",
+            "cluster": config.broker_cluster_name,
+            "node_id": config.broker_name,
+            **_own_labels(config),
+        }
+        env = services.state.env
+        self._env = env
+        self._server = PageServer(
+            env,
+            {
+                "/metrics": self._metrics,
+                "/health/live": lambda done: done(_health([])),
+                "/health/ready": lambda done: done(_health(self._unready())),
+                "/health/safe-to-stop": lambda done: done(_health(self._unsafe())),
+            },
+        )
+        self._flushes = Histogram((1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000))
+        self._loop_lags = Histogram((0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5))
+        self._loop_timer: asyncio.TimerHandle | None = None
+        self._piece: asyncio.Handle | None = None
+        self._waiting: list[Callable[[Page], None]] = []
+        self.port = 0
+
+    async def listen(self) -> None:
+        """Listen, and begin to measure.
+
+        Raises:
+            ConnectFailed: the port cannot be bound.
+        """
+        config = self._services.state.config
+        host = config.metrics_prom_exporter_host or config.advertised_ip("127.0.0.1")
+        self.port = await self._server.listen(host, config.metrics_prom_exporter_port)
+        self._services.store.watch_flushes(self._flushes.add)
+        self._check_loop(None)
+        log.info("metrics and health checks at http://%s:%d/metrics", host, self.port)
+
+    def close(self) -> None:
+        """Stop listening and measuring."""
+        self._server.close()
+        for timer in (self._loop_timer, self._piece):
+            if timer is not None:
+                timer.cancel()
+
+    def _check_loop(self, due: float | None) -> None:
+        """Measure how late the loop runs a timer."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if due is not None:
+            self._loop_lags.add(max(0.0, now - due))
+        next_due = now + LOOP_CHECK_S
+        self._loop_timer = loop.call_at(next_due, self._check_loop, next_due)
+
+    # -- health -----------------------------------------------------------------------------
+
+    def _unready(self) -> list[str]:
+        """Why clients cannot use the broker now."""
+        services = self._services
+        reasons = []
+        refusal = services.store.refusal
+        if refusal is not None and services.following is None:
+            reasons.append(str(refusal))
+        if services.following is not None and not services.state.follows_master():
+            reasons.append("it is a slave and not connected to its master")
+        reasons += services.registration.unregistered()
+        return reasons
+
+    def _unsafe(self) -> list[str]:
+        """Why messages would be unavailable if the broker stopped now."""
+        services = self._services
+        if services.following is not None:
+            return []
+        if services.replicas is None:
+            return ["it has no replica: its messages wait until it is back"]
+        count = services.replicas.in_sync_count()
+        if count < 2:
+            return ["no other replica has the whole log"]
+        if services.seat is not None and count <= services.state.config.min_in_sync_replicas:
+            least = services.state.config.min_in_sync_replicas
+            return [f"{count} replicas are in sync, and the set refuses sends below {least}"]
+        return []
+
+    # -- metrics ----------------------------------------------------------------------------
+
+    def _metrics(self, done: Callable[[Page], None]) -> None:
+        """Build the page; who asks meanwhile gets the same."""
+        self._waiting.append(done)
+        if len(self._waiting) > 1:
+            return
+        backlogs: list[TopicBacklog] = []
+
+        def read() -> None:
+            self._env.workers.submit(lambda: measure_files(self._services, backlogs), write)
+
+        def write(figures: FileFigures | BaseException) -> None:
+            if isinstance(figures, BaseException):
+                log.error("the page of metrics lacks what files tell: %s", figures)
+                figures = FileFigures({}, 0.0)
+            self._write(backlogs, figures)
+
+        self._run(collect_backlogs(self._services, backlogs), read)
+
+    def _write(self, backlogs: list[TopicBacklog], figures: FileFigures) -> None:
+        limit = self._services.state.config.metrics_otel_cardinality_limit
+        page = MetricsText(self._labels, limit)
+
+        def finish() -> None:
+            page.histogram(
+                "cometmq_flush_milliseconds", "How long flushes of the log take.", self._flushes
+            )
+            page.histogram(
+                "cometmq_event_loop_lag_seconds",
+                "How late the event loop runs a timer, once a second.",
+                self._loop_lags,
+            )
+            content = page.encode()
+            waiting, self._waiting = self._waiting, []
+            for done in waiting:
+                done((200, CONTENT_TYPE, content))
+
+        now_ms = self._env.clock.now_ms()
+        self._run(broker_pieces(page, self._services, now_ms, backlogs, figures), finish)
+
+    def _run(self, pieces: Iterator[None], then: Callable[[], None]) -> None:
+        """Take one piece in each turn of the loop."""
+        for _ in pieces:
+            self._piece = asyncio.get_running_loop().call_soon(self._run, pieces, then)
+            return
+        then()
+
+
+def _own_labels(config: BrokerConfig) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for item in filter(None, config.metrics_label.split(",")):
+        match = _LABEL.match(item.strip())
+        if match is None:
+            raise ConfigError(
+                f"metricsLabel={config.metrics_label} has {item!r}; write name:value,name:value"
+            )
+        labels[match[1]] = match[2]
+    return labels
+
+
+def _health(reasons: list[str]) -> Page:
+    text = "\n".join(reasons or ["ok"]) + "\n"
+    return 503 if reasons else 200, "text/plain; charset=utf-8", text.encode()

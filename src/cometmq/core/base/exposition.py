@@ -1,0 +1,104 @@
+"""Metrics as text for Prometheus: families of samples, and histograms that count themselves.
+
+Format: Prometheus text exposition 0.0.4.  A family has at most so many samples as its page allows;
+what is left out is counted, so that a page says that it is not whole.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+__all__ = ["CONTENT_TYPE", "Histogram", "MetricsText"]
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_ESCAPES: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
+
+
+class Histogram:
+    """Counts values by the smallest bound that is not below them; bounds ascend."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Iterable[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class MetricsText:
+    """A page of metrics under construction.
+
+    Args:
+        labels: every sample gets them.
+        samples_max: the most samples of one family.
+    """
+
+    def __init__(self, labels: Mapping[str, str], samples_max: int) -> None:
+        self._labels = _text(labels)
+        self._samples_max = samples_max
+        self._lines: list[str] = []
+        self._surplus = 0
+
+    def family(self, name: str, kind: str, help_text: str) -> "_Family":
+        """Begin a family: ``kind`` is ``counter``, ``gauge`` or ``histogram``."""
+        self._lines.append(f"# HELP {name} {help_text}\n# TYPE {name} {kind}\n")
+        return _Family(self, name)
+
+    def value(
+        self, name: str, kind: str, help_text: str, value: float, labels: Mapping[str, str] = {}
+    ) -> None:
+        """Write a family with one sample."""
+        self.family(name, kind, help_text).add(value, labels)
+
+    def histogram(self, name: str, help_text: str, histogram: Histogram) -> None:
+        """Write a histogram without labels of its own."""
+        family = self.family(name, "histogram", help_text)
+        total = 0
+        for bound, count in zip(
+            (*map(_number, histogram.bounds), "+Inf"), histogram.counts, strict=True
+        ):
+            total += count
+            family.add(total, {"le": bound}, suffix="_bucket")
+        family.add(histogram.total, suffix="_sum")
+        family.add(total, suffix="_count")
+
+    def encode(self) -> bytes:
+        """Return the page, with the number of samples that were left out."""
+        self.value(
+            "cometmq_metrics_left_out",
+            "gauge",
+            "Samples that this page does not have because a family has too many.",
+            self._surplus,
+        )
+        return "".join(self._lines).encode()
+
+
+class _Family:
+    def __init__(self, page: MetricsText, name: str) -> None:
+        self._page = page
+        self._name = name
+        self._room = page._samples_max
+
+    def add(self, value: float, labels: Mapping[str, str] = {}, *, suffix: str = "") -> None:
+        """Write a sample."""
+        page = self._page
+        if self._room <= 0:
+            page._surplus += 1
+            return
+        self._room -= 1
+        own = _text(labels)
+        both = f"{page._labels},{own}" if own and page._labels else own or page._labels
+        page._lines.append(f"{self._name}{suffix}{{{both}}} {_number(value)}\n")
+
+
+def _text(labels: Mapping[str, str]) -> str:
+    return ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items())
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.10g}"
