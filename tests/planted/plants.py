@@ -12,12 +12,14 @@ from typing import Any, Final
 from unittest import mock
 
 import msgspec
-from sqlalchemy import delete
+from sqlalchemy import delete, update
 
 import cometmq.broker.files.persistence as persistence_module
 import cometmq.client.message.checks as checks_module
 import cometmq.core.retry.retry as retry_module
+import cometmq.patterns.idempotent.redis as redis_module
 import cometmq.patterns.idempotent.transaction as transaction_module
+import cometmq.patterns.outbox.relay as relay_module
 import cometmq.store.append.appender as appender_module
 import cometmq.store.offline.verify as verify_module
 import cometmq.store.recovery.log_scan as log_scan_module
@@ -48,10 +50,14 @@ from cometmq.core.group.consumer_offsets import ConsumerOffsetTable
 from cometmq.core.group.queue_locks import QueueLocks
 from cometmq.errors import StoreFailed
 from cometmq.gateway.gateway import DelayGateway
-from cometmq.patterns.idempotent import SqlClaims
+from cometmq.patterns.idempotent import Fence, RedisClaims, SqlClaims
+from cometmq.patterns.idempotent.claims import Busy
+from cometmq.patterns.idempotent.fence import StaleMember
 from cometmq.patterns.outbox import Relay
-from cometmq.patterns.outbox.table import OUTBOX
-from cometmq.patterns.saga import TccBranch
+from cometmq.patterns.outbox.table import OUTBOX, SHARD_COUNT
+from cometmq.patterns.reliable import ReliableMessages
+from cometmq.patterns.saga import Sagas, TccBranch
+from cometmq.patterns.saga.table import SAGAS
 from cometmq.store.append.appender import Appender
 from cometmq.store.base.results import PutResult
 from cometmq.store.index.service import IndexService
@@ -75,7 +81,7 @@ class Plant:
     name: str
     changes: tuple[tuple[Any, str, Make], ...]
     kind: str = ""
-    """The kind of message that finds it, where it is one that seeds do not draw."""
+    """The only kind of message that runs its code; "" for a plant that more than one runs."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -467,6 +473,56 @@ def _true(self: Any, connection: Any, key: str) -> bool:
     return True
 
 
+def _without_token(original: Any) -> Any:
+    async def write(self: Sagas, row: Any, token: str, changed: dict[str, Any]) -> None:
+        changing = update(SAGAS).where(SAGAS.c.saga_id == row.saga_id).values(**changed)
+        await self._database.wait(lambda connection: connection.execute(changing))
+
+    return write
+
+
+def _takes_none(original: Any) -> Any:
+    return lambda self, connection: []
+
+
+def _confirms(original: Any) -> Any:
+    def drop(self: ReliableMessages, connection: Any, row_id: int) -> bool:
+        self._confirm(connection, row_id)
+        return True
+
+    return drop
+
+
+def _drops(original: Any) -> Any:
+    def confirm(self: ReliableMessages, connection: Any, row_id: int) -> None:
+        self._drop(connection, row_id)
+
+    return confirm
+
+
+def _takes_all(original: Any) -> Any:
+    return lambda connection, relay, now_ms, lease_ms: list(range(SHARD_COUNT))
+
+
+def _for_ever(original: Any) -> Any:
+    def check(self: Fence, connection: Any, epochs: Any) -> None:
+        try:
+            original(self, connection, epochs)
+        except StaleMember:
+            self._lost.update(epochs)
+            raise
+
+    return check
+
+
+def _is_ours(original: Any) -> Any:
+    def claim_of(current: Any, own: bytes, steps: Any, now_ms: int) -> Any:
+        claim = original(current, own, steps, now_ms)
+        return original(own, own, steps, now_ms) if isinstance(claim, Busy) else claim
+
+    return claim_of
+
+
 def _anywhere(original: Any) -> Any:
     def try_again(self: Sender, sending: Any, pause_s: float) -> None:
         sending.pinned = None
@@ -649,6 +705,43 @@ PLANTS: Final = (
         ((Relay, "_send", _deletes_first),),
         kind="orders",
     ),
+    Plant(
+        "two relays serve every row", ((relay_module, "lease_shards", _takes_all),), kind="orders"
+    ),
+    Plant(
+        "an undecided operation is forgotten",
+        ((ReliableMessages, "_take", _takes_none),),
+        kind="orders",
+    ),
+    Plant(
+        "a check says no and the message is sent",
+        ((ReliableMessages, "_drop", _confirms),),
+        kind="orders",
+    ),
+    Plant("a charge has no message", ((ReliableMessages, "_confirm", _drops),), kind="orders"),
+    Plant("a stale member commits", ((Fence, "check", _drop),), kind="ledger"),
+    Plant(
+        "a fence shuts out the member that has the queue",
+        ((Fence, "check", _for_ever),),
+        kind="ledger",
+    ),
+    Plant(
+        "a failed handler keeps its claim in Redis",
+        ((RedisClaims, "release", _nothing_done),),
+        kind="mails",
+    ),
+    Plant(
+        "a done key is not remembered in Redis",
+        ((RedisClaims, "finish", _nothing_done),),
+        kind="mails",
+    ),
+    Plant(
+        "a claim of another call is ours",
+        ((redis_module, "_claim_of", _is_ours),),
+        kind="mails",
+    ),
+    Plant("a step is not recorded", ((RedisClaims, "save_step", _nothing_done),), kind="mails"),
+    Plant("a runner writes after its lease", ((Sagas, "_write", _without_token),), kind="flows"),
     Plant("a flow is taken back twice", ((TccBranch, "_cancel", lambda _: _true),), kind="flows"),
     Plant(
         "a try is allowed after its cancel", ((TccBranch, "_try", lambda _: _true),), kind="flows"

@@ -109,6 +109,11 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
         "outbox",
         "Show an outbox, send dead rows again, run a relay.",
     ),
+    "patterns": (
+        "cometmq.cli.admin.patterns",
+        "patterns",
+        "Show claims, sagas and outboxes of a database or Redis.",
+    ),
     "replica": (
         "cometmq.cli.admin.replica",
         "replica",

@@ -30,6 +30,7 @@ import itertools
 import os
 import random
 import sys
+import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
@@ -342,6 +343,14 @@ def _same_in_every_process() -> Iterator[None]:
         client_instance._numbers = numbers  # type: ignore[misc]
 
 
+@contextlib.contextmanager
+def without_warnings_of_the_dead() -> Iterator[None]:
+    """Pass over coroutines that a crashed life makes while it is closed, and nobody awaits."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+        yield
+
+
 def _clean_up(world: World, loop: SimLoop) -> None:
     """End tasks that main left running, silently: its result is complete."""
     for node in world.nodes.values():
@@ -353,8 +362,9 @@ def _clean_up(world: World, loop: SimLoop) -> None:
     # Coroutines of crashed lives that await while they are closed report it when they are freed.
     previous_hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
-        for node in world.nodes.values():
-            node.bury()
+        with without_warnings_of_the_dead():
+            for node in world.nodes.values():
+                node.bury()
     finally:
         sys.unraisablehook = previous_hook
     world.network.forget()

@@ -83,6 +83,19 @@ def test_a_resent_message_gets_the_level_the_broker_would_choose() -> None:
     assert (second["DELAY"], second["RECONSUME_TIME"]) == ("4", "2")
 
 
+def test_a_copy_waits_until_a_time_or_for_a_delay() -> None:
+    """A delay is the broker's to count: its clock may be ahead.  Earlier times are left out."""
+    base: dict[str, Any] = {"topic": "t", "message_id": "i", "reconsume_times": 2}
+    before = {"DELAY": "3", "TIMER_DELIVER_MS": "7", "TIMER_DELAY_SEC": "7", "TAGS": "a"}
+
+    def timers(**when: Any) -> dict[str, str]:
+        copy = fallback_properties(before, **base, max_reconsume_times=16, delay_level=0, **when)
+        return {name: copy[name] for name in copy if name.startswith(("TIMER", "DELAY"))}
+
+    assert timers(deliver_time_ms=123_000) == {"TIMER_DELIVER_MS": "123000"}
+    assert timers(deliver_time_ms=123_000, delay_ms=4_000) == {"TIMER_DELAY_MS": "4000"}
+
+
 def test_chosen_levels_and_dead_letters() -> None:
     """A level of the handler's choice is kept; -1 is asked for by a count above the maximum."""
     base = {"topic": "t", "message_id": "i", "reconsume_times": 2, "max_reconsume_times": 16}

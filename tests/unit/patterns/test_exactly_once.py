@@ -10,10 +10,10 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import StaticPool
-from tests.unit.patterns.stage import async_engine, message_of
+from tests.unit.patterns.stage import async_engine, message_of, plain_engine
 
 from cometmq import MessageQueue, PushConsumer, ReceivedMessage, RetryLater
-from cometmq.errors import ConfigError
+from cometmq.errors import ConfigError, ConfigTypeError
 from cometmq.patterns.idempotent import Fence, SqlClaims, exactly_once, is_first
 from cometmq.patterns.idempotent.fence import StaleMember
 
@@ -125,34 +125,91 @@ def test_async_sessions(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def fenced(engine: Engine, fence: Fence) -> Any:
+    @exactly_once(sessionmaker(engine), group="g", fence=fence)
+    def handle(message: ReceivedMessage, session: Session) -> None:
+        session.execute(ADD, {"name": message.message_id})
+
+    return handle
+
+
 def test_a_stale_member_commits_nothing(engine: Engine) -> None:
     """It did not notice that its queue has another owner, whose epoch is higher."""
     old, new = Fence(engine, "g"), Fence(engine, "g")
     old.create()
     queue = MessageQueue("t", "broker-a", 3)
-
-    def handler_with(fence: Fence) -> Any:
-        @exactly_once(sessionmaker(engine), group="g", fence=fence)
-        def handle(message: ReceivedMessage, session: Session) -> None:
-            session.execute(ADD, {"name": message.message_id})
-
-        return handle
-
-    handler_with(old)(message_of("a", queue=queue))  # before its listener was called
+    with pytest.raises(StaleMember, match="the epoch of t@broker-a:3 is raised only now"):
+        fenced(engine, old)(message_of("a", queue=queue))  # before its listener was called
+    fenced(engine, old)(message_of("a", queue=queue))
     old.rebalanced([queue], [])
-    handler_with(old)(message_of("b", queue=queue))
+    fenced(engine, old)(message_of("b", queue=queue))
     new.rebalanced([queue], [])
     with pytest.raises(StaleMember, match="another member has t@broker-a:3"):
-        handler_with(old)(message_of("c", queue=queue))
-    with pytest.raises(StaleMember):
-        handler_with(old)(message_of("c", queue=queue))
-    handler_with(new)(message_of("c", queue=queue))
+        fenced(engine, old)(message_of("c", queue=queue))
+    fenced(engine, new)(message_of("c", queue=queue))
     new.rebalanced([], [queue])
     with pytest.raises(StaleMember):
-        handler_with(new)(message_of("d", queue=queue))
+        fenced(engine, new)(message_of("d", queue=queue))
     old.rebalanced([queue], [])
-    handler_with(old)(message_of("d", queue=queue))
+    fenced(engine, old)(message_of("d", queue=queue))
     assert effects(engine) == ["a", "b", "c", "d"]
+
+
+def test_a_fence_lets_the_member_in_that_has_the_queue(engine: Engine) -> None:
+    """A stale member raised the epoch; the next handler of the owner proves that it has the queue.
+
+    The simulator's kind ``ledger`` found owners that were shut out until the next rebalance.
+    """
+    owner, stale = Fence(engine, "g"), Fence(engine, "g")
+    owner.create()
+    queue = MessageQueue("t", "broker-a", 3)
+    owner.rebalanced([queue], [])
+    stale.take(["t@broker-a:3"])
+    for reason in ("another member has", "is raised only now"):
+        with pytest.raises(StaleMember, match=reason):
+            fenced(engine, owner)(message_of("a", queue=queue))
+    fenced(engine, owner)(message_of("a", queue=queue))
+    assert effects(engine) == ["a"]
+
+
+def test_a_handler_counts_with_the_epoch_of_its_begin(engine: Engine) -> None:
+    """An epoch that is raised while it waits belongs to a later handler."""
+    fence, other = Fence(engine, "g"), Fence(engine, "g")
+    fence.create()
+    queue = MessageQueue("t", "broker-a", 3)
+    fence.rebalanced([queue], [])
+    message = message_of("a", queue=queue)
+    epochs = fence.enter([message])
+    other.rebalanced([queue], [])
+    fence.take(["t@broker-a:3"])
+    with engine.begin() as connection:
+        with pytest.raises(StaleMember):
+            fence.check(connection, epochs)
+        fence.check(connection, fence.enter([message]))
+
+
+def test_a_listener_passes_over_a_database_that_is_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first handler raises the epoch, over both kinds of engine and from a loop."""
+    queue = MessageQueue("t", "broker-a", 3)
+
+    async def run(engine: Any) -> None:
+        fence = Fence(engine, "g")
+        await fence.rebalanced([queue], [])  # there is no table
+        await fence.create() if fence.is_async else fence.create()
+        await fence.take_async(fence.missing([message_of("a", queue=queue)], {}))
+        assert fence.enter([message_of("a", queue=queue)]) == {"t@broker-a:3": 1}
+        await fence.rebalanced([queue], [])
+        assert fence.enter([message_of("a", queue=queue)]) == {"t@broker-a:3": 2}
+        if fence.is_async:
+            await engine.dispose()
+
+    with plain_engine(tmp_path) as engine:
+        Fence(engine, "g").rebalanced([queue], [])
+        asyncio.run(run(engine))
+    asyncio.run(run(async_engine(tmp_path)))
+    assert caplog.text.count("are not raised, their first handlers do") == 3
 
 
 def test_sessions_and_handler_are_of_one_kind(engine: Engine, tmp_path: Path) -> None:
@@ -168,3 +225,6 @@ def test_sessions_and_handler_are_of_one_kind(engine: Engine, tmp_path: Path) ->
         exactly_once(sessionmaker(engine), group="g")(handle_async)
     with pytest.raises(ConfigError, match="is a plain function and the sessions come from"):
         exactly_once(async_sessionmaker(async_engine(tmp_path)), group="g")(handle)
+    with pytest.raises(ConfigTypeError, match="the fence of a plain handler needs a plain engine"):
+        fence = Fence(async_engine(tmp_path), "g")
+        exactly_once(sessionmaker(engine), group="g", fence=fence)(handle)

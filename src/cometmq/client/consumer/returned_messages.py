@@ -20,7 +20,7 @@ from typing import Final
 
 from cometmq.client.base.calls import BrokerCalls
 from cometmq.client.base.instance import ClientInstance
-from cometmq.client.handling.handlers import deliver_time_of, properties_of
+from cometmq.client.handling.handlers import deliver_time_of, is_delay, properties_of
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.queue.assignment import Assignment
 from cometmq.codec.properties import encode_properties_text
@@ -127,9 +127,9 @@ class ReturnedMessages:
                 raise NoRoute(f"the master of {message.broker_name} is not known")
             deliver_time_ms = deliver_time_of(delay_level, failed_ms)
             if deliver_time_ms is not None:
-                if await self._delay(message, address, deliver_time_ms):
+                left_ms = max(0, deliver_time_ms - self._instance.env.clock.now_ms())
+                if await self._delay(message, address, delay_level, deliver_time_ms, left_ms):
                     return True
-                left_ms = deliver_time_ms - self._instance.env.clock.now_ms()
                 delay_level = max(1, level_not_before(left_ms, _LEVELS.delays_ms))
             is_dead = delay_level == DELAY_LEVEL_DEAD_LETTER
             added = properties_of(delay_level)
@@ -174,12 +174,27 @@ class ReturnedMessages:
         command = self._copy(message, DELAY_LEVEL_DEAD_LETTER, tries - 1, added)
         return await self._is_stored(message, address, command)
 
-    async def _delay(self, message: ReceivedMessage, address: str, deliver_time_ms: int) -> bool:
-        """Store a copy that is delivered at an exact time; False if the broker cannot."""
+    async def _delay(
+        self,
+        message: ReceivedMessage,
+        address: str,
+        outcome: int,
+        deliver_time_ms: int,
+        left_ms: int,
+    ) -> bool:
+        """Store a copy that is delivered at an exact time; False if the broker cannot.
+
+        A delay counts by the broker's clock, since this machine's may be behind it.
+        """
         if not self._instance.has_timers(address):
             return False
         command = self._copy(
-            message, DELAY_LEVEL_BY_BROKER, self._max_reconsume_times, {}, deliver_time_ms
+            message,
+            DELAY_LEVEL_BY_BROKER,
+            self._max_reconsume_times,
+            {},
+            delay_ms=left_ms if is_delay(outcome) else None,
+            deliver_time_ms=deliver_time_ms,
         )
         return await self._is_stored(message, address, command)
 
@@ -206,7 +221,9 @@ class ReturnedMessages:
         delay_level: int,
         reconsume_times_max: int | None,
         added: Mapping[str, str],
+        *,
         deliver_time_ms: int | None = None,
+        delay_ms: int | None = None,
     ) -> RemotingCommand:
         """The request that sends a copy to the retry topic."""
         stored = message.stored
@@ -218,6 +235,7 @@ class ReturnedMessages:
             max_reconsume_times=reconsume_times_max,
             delay_level=delay_level,
             deliver_time_ms=deliver_time_ms,
+            delay_ms=delay_ms,
         )
         properties.update(added)
         allowed = properties.pop("MAX_RECONSUME_TIMES", None)

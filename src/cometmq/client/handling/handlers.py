@@ -27,6 +27,7 @@ __all__ = [
     "deliver_time_of",
     "ends_program",
     "error_of",
+    "is_delay",
     "outcome_of",
     "outcomes_of",
     "pause_of",
@@ -256,6 +257,11 @@ def deliver_time_of(outcome: Outcome, now_ms: int) -> int | None:
     if not isinstance(outcome, _Failed):
         return None
     return outcome.deliver_time_ms if outcome.delay_ms is None else now_ms + outcome.delay_ms
+
+
+def is_delay(outcome: Outcome) -> bool:
+    """Whether that time is the end of a delay, and no time that the handler has named."""
+    return isinstance(outcome, _Failed) and outcome.delay_ms is not None
 
 
 def pause_of(outcome: Outcome, now_ms: int) -> int | None:

@@ -51,13 +51,14 @@ def fallback_properties(
     max_reconsume_times: int | None,
     delay_level: int,
     deliver_time_ms: int | None = None,
+    delay_ms: int | None = None,
 ) -> dict[str, str]:
     """Return the properties of the copy for the retry topic, after the broker refused code 36.
 
     ``topic`` and ``message_id`` are the message's own; the origin of an earlier try stays.  An
     ordinary send has no level -1, so a count above the maximum asks for a dead letter.  With a
     maximum of None the group's settings at the broker decide.  ``deliver_time_ms`` asks for an
-    exact time instead of a level.
+    exact time instead of a level, ``delay_ms`` for one by the broker's clock.
     """
     copy = dict(properties)
     copy.setdefault("RETRY_TOPIC", topic)
@@ -71,11 +72,14 @@ def fallback_properties(
     copy.pop("MAX_RECONSUME_TIMES", None)
     if max_reconsume_times is not None:
         copy["MAX_RECONSUME_TIMES"] = str(max_reconsume_times)
-    if deliver_time_ms is not None:
-        # A level would win over the time.
-        for name in (DELAY, *TIMER_LEFTOVERS):
+    if deliver_time_ms is not None or delay_ms is not None:
+        # A level would win over the time, and a delay over another one.
+        for name in (DELAY, TIMER_DELIVER_MS, *TIMER_LEFTOVERS):
             copy.pop(name, None)
-        copy[TIMER_DELIVER_MS] = str(deliver_time_ms)
+        if delay_ms is not None:
+            copy[TIMER_DELAY_MS] = str(delay_ms)
+        else:
+            copy[TIMER_DELIVER_MS] = str(deliver_time_ms)
     else:
         level = delay_level if delay_level > 0 else _FIRST_RETRY_LEVEL + reconsume_times
         copy[DELAY] = str(min(level, _DELAY_LEVEL_MAX))

@@ -12,7 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-__all__ = ["Busy", "Claim", "ClaimStore", "Claimed", "Handled"]
+from cometmq.patterns.base.metrics import gauges
+
+__all__ = ["Busy", "Claim", "ClaimStore", "Claimed", "ClaimsStatus", "Handled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,34 @@ class Busy:
 
 
 Claim = Claimed | Handled | Busy
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimsStatus:
+    """What a store of claims has; the age is in milliseconds."""
+
+    processing: int
+    expired: int
+    """Claims whose owner has not ended them in time: it died, or its handler takes too long.
+
+    Redis forgets them, so they are none there.
+    """
+    done: int
+    oldest_expired_ms: int
+    """How long ago the first of them expired; 0 without one."""
+
+    def figures(self) -> dict[str, float]:
+        """The figures by the names of their metrics."""
+        return {
+            "processing": self.processing,
+            "expired": self.expired,
+            "done": self.done,
+            "oldest_expired_seconds": self.oldest_expired_ms / 1000,
+        }
+
+    def metrics(self) -> str:
+        """The figures in the text format of Prometheus."""
+        return gauges("claims", self.figures())
 
 
 class ClaimStore(Protocol):

@@ -8,25 +8,31 @@ twice.
 """
 
 import json
+import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
-from cometmq.patterns.idempotent.claims import Busy, Claim, Claimed, Handled
+from cometmq.patterns.idempotent.claims import Busy, Claim, Claimed, ClaimsStatus, Handled
 
-__all__ = ["RedisClaims"]
+__all__ = ["RELEASE", "TAKE_OVER", "RedisClaims"]
 
 _DONE: Final = b"d"
+_SCAN_COUNT: Final = 1_000
 _STEPS_MS: Final = 7 * 24 * 3600 * 1000
-_RELEASE: Final = """
-if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0
+RELEASE: Final = """
+local value = redis.call('get', KEYS[1])
+if value and string.sub(value, 1, #ARGV[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end
+return 0
 """
-_TAKE_OVER: Final = """
+"""Deletes a claim whose value begins with the argument: it is of this call."""
+TAKE_OVER: Final = """
 if redis.call('get', KEYS[1]) == ARGV[1] then
   redis.call('set', KEYS[1], ARGV[2], 'PX', ARGV[3])
   return 1
 end
 return 0
 """
+"""Puts a claim in the place of another one, unless that has changed."""
 
 
 class RedisClaims:
@@ -41,8 +47,6 @@ class RedisClaims:
         self._client = client
         self._prefix = prefix
         self.is_async = hasattr(client, "aclose")
-        self._values: dict[tuple[str, str], bytes] = {}
-        """What this process has written for the claims that it has now."""
 
     def _name(self, kind: str, group: str, key: str) -> str:
         return f"{self._prefix}:{kind}:{{{group}}}:{key}"
@@ -86,9 +90,6 @@ class RedisClaims:
                 claim = claims[key]
                 if isinstance(claim, Busy) and alive is not None and claim.owner not in alive:
                     orphans.append((key, current))
-            for key, claim in claims.items():
-                if isinstance(claim, Claimed):
-                    self._values[group, key] = value
             if not orphans:
                 return [claims[key] for key in keys]
             return self._take_over(group, orphans, value, expires_ms - now_ms, claims, keys)
@@ -107,14 +108,13 @@ class RedisClaims:
         """Claim the keys whose owners are no members any more."""
         pipeline = self._client.pipeline(transaction=False)
         for key, current in orphans:
-            pipeline.eval(_TAKE_OVER, 1, self._name("claim", group, key), current, value, px)
+            pipeline.eval(TAKE_OVER, 1, self._name("claim", group, key), current, value, px)
             pipeline.hgetall(self._name("steps", group, key))
 
         def read(answers: list[Any]) -> list[Claim]:
             for number, (key, _) in enumerate(orphans):
                 if answers[2 * number]:
                     claims[key] = Claimed(_steps_of(answers[2 * number + 1]))
-                    self._values[group, key] = value
             return [claims[key] for key in keys]
 
         return self._run(pipeline, read)
@@ -123,7 +123,6 @@ class RedisClaims:
         """See `ClaimStore`."""
         pipeline = self._client.pipeline(transaction=False)
         for key in keys:
-            self._values.pop((group, key), None)
             pipeline.set(self._name("claim", group, key), _DONE, px=keep_until_ms - now_ms)
             pipeline.delete(self._name("steps", group, key))
         return self._run(pipeline, lambda answers: None)
@@ -132,8 +131,7 @@ class RedisClaims:
         """See `ClaimStore`; the steps stay."""
         pipeline = self._client.pipeline(transaction=False)
         for key in keys:
-            value = self._values.pop((group, key), b"")
-            pipeline.eval(_RELEASE, 1, self._name("claim", group, key), value)
+            pipeline.eval(RELEASE, 1, self._name("claim", group, key), f"p {token} ".encode())
         return self._run(pipeline, lambda answers: None)
 
     def save_step(self, group: str, key: str, token: str, name: str, value: str) -> Any:
@@ -147,6 +145,31 @@ class RedisClaims:
         """Redis deletes what has expired by itself."""
         pipeline = self._client.pipeline(transaction=False)
         return self._run(pipeline, lambda answers: 0)
+
+    def status(self, group: str | None = None) -> Any:
+        """The `ClaimsStatus` of a group, None: of all; a coroutine with an asyncio client.
+
+        It reads all keys of the database.
+        """
+        name = "*" if group is None else re.sub(r"([*?\[\]\\])", r"\\\1", group)
+        names = self._client.scan_iter(match=self._name("claim", name, "*"), count=_SCAN_COUNT)
+        if self.is_async:
+            return self._status_async(names)
+        found = list(names)
+        parts = [found[at : at + _SCAN_COUNT] for at in range(0, len(found), _SCAN_COUNT)]
+        return _status_of([value for part in parts for value in self._client.mget(part)])
+
+    async def _status_async(self, names: Any) -> ClaimsStatus:
+        found = [name async for name in names]
+        parts = [found[at : at + _SCAN_COUNT] for at in range(0, len(found), _SCAN_COUNT)]
+        return _status_of([value for part in parts for value in await self._client.mget(part)])
+
+
+def _status_of(values: Sequence[Any]) -> ClaimsStatus:
+    """The status for these values; a key that has gone meanwhile has none."""
+    present = [value for value in values if value is not None]
+    done = sum(value in (_DONE, _DONE.decode()) for value in present)
+    return ClaimsStatus(len(present) - done, 0, done, 0)
 
 
 def _claim_of(current: Any, own: bytes, steps: Any, now_ms: int) -> Claim:

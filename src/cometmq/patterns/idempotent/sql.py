@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -22,7 +21,6 @@ from sqlalchemy import (
 )
 
 from cometmq.patterns.base.clock import Clock, now_ms
-from cometmq.patterns.base.metrics import gauges
 from cometmq.patterns.base.sql import (
     AnyEngine,
     Database,
@@ -31,9 +29,9 @@ from cometmq.patterns.base.sql import (
     key_type,
     short_key,
 )
-from cometmq.patterns.idempotent.claims import Busy, Claim, Claimed, Handled
+from cometmq.patterns.idempotent.claims import Busy, Claim, Claimed, ClaimsStatus, Handled
 
-__all__ = ["DONE", "PROCESSING", "ClaimsStatus", "SqlClaims", "claims_table"]
+__all__ = ["DONE", "PROCESSING", "SqlClaims", "claims_table"]
 
 PROCESSING: Final = "processing"
 DONE: Final = "done"
@@ -61,28 +59,6 @@ def claims_table(metadata: MetaData) -> Table:
 
 
 CLAIMS: Final = claims_table(MetaData())
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimsStatus:
-    """What a table of claims has; the age is in milliseconds."""
-
-    processing: int
-    expired: int
-    """Claims whose owner has not ended them in time: it died, or its handler takes too long."""
-    done: int
-    oldest_expired_ms: int
-    """How long ago the first of them expired; 0 without one."""
-
-    def metrics(self) -> str:
-        """The figures in the text format of Prometheus."""
-        figures = {
-            "processing": self.processing,
-            "expired": self.expired,
-            "done": self.done,
-            "oldest_expired_seconds": self.oldest_expired_ms / 1000,
-        }
-        return gauges("claims", figures)
 
 
 class SqlClaims:

@@ -9,7 +9,7 @@ they are in this database.
 import functools
 import inspect
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from cometmq.errors import ConfigError, ConfigTypeError
 from cometmq.patterns.base.clock import Clock, now_ms
 from cometmq.patterns.base.flow import is_coroutine_function
 from cometmq.patterns.base.sql import insert_keys, short_key
-from cometmq.patterns.idempotent.fence import Fence
+from cometmq.patterns.idempotent.fence import AGAIN_MS, Fence, StaleMember
 from cometmq.patterns.idempotent.handler import KEEP_MS, is_success
 from cometmq.patterns.idempotent.keys import KeyOf, by_message_id, keys_of
 from cometmq.patterns.idempotent.sql import CLAIMS, DONE
@@ -54,6 +54,7 @@ def exactly_once(
 
     Raises:
         ConfigError: the handler and the sessions are not of one kind.
+        ConfigTypeError: a plain handler has a fence of an asyncio engine.
     """
     unit = _Unit(group, key, fence, keep_ms, clock)
 
@@ -66,6 +67,8 @@ def exactly_once(
                 f"{type(sessions).__name__}; give an async_sessionmaker to async def, and a "
                 "sessionmaker to a plain function"
             )
+        if fence is not None and fence.is_async and not is_async:
+            raise ConfigTypeError("the fence of a plain handler needs a plain engine")
         if is_async:
             return _async_handler(handler, partial(unit.run_async, handler, sessions))
         return _plain_handler(handler, partial(unit.run_plain, handler, sessions))
@@ -112,12 +115,12 @@ class _Unit:
         messages = work if isinstance(work, list) else [work]
         keys, first = keys_of(messages, self._key)
         value: Any = None
-        if self._fence is not None:
-            taking = self._fence.take(self._fence.missing(messages))
-            if inspect.isawaitable(taking):
-                await taking
+        epochs = self._enter(messages)
+        if self._fence is not None and (missing := self._fence.missing(messages, epochs)):
+            await self._fence.take_async(missing)
+            raise _raised(missing)
         async with sessions() as session:
-            new = await session.run_sync(self.admit, first)
+            new = await session.run_sync(self.admit, first, epochs)
             if new:
                 value = await handler(new if isinstance(work, list) else new[0], session)
             if _is_committed(value):
@@ -129,27 +132,37 @@ class _Unit:
         messages = work if isinstance(work, list) else [work]
         keys, first = keys_of(messages, self._key)
         value: Any = None
-        if self._fence is not None and inspect.isawaitable(
-            self._fence.take(self._fence.missing(messages))
-        ):
-            raise ConfigTypeError("the fence of a plain handler needs a plain engine")
+        epochs = self._enter(messages)
+        if self._fence is not None and (missing := self._fence.missing(messages, epochs)):
+            self._fence.take(missing)
+            raise _raised(missing)
         with sessions() as session:
-            new = self.admit(session, first)
+            new = self.admit(session, first, epochs)
             if new:
                 value = handler(new if isinstance(work, list) else new[0], session)
             if _is_committed(value):
                 session.commit()
         return _answers(work, keys, first, new, value)
 
-    def admit(self, session: Session, first: dict[str, ReceivedMessage]) -> list[ReceivedMessage]:
+    def _enter(self, messages: Sequence[ReceivedMessage]) -> dict[str, int]:
+        return {} if self._fence is None else self._fence.enter(messages)
+
+    def admit(
+        self, session: Session, first: dict[str, ReceivedMessage], epochs: Mapping[str, int]
+    ) -> list[ReceivedMessage]:
         """Insert the keys of messages, and return the messages whose key is new."""
         if not first:
             return []
         if self._fence is not None:
-            self._fence.check(session.connection(), first.values())
+            self._fence.check(session.connection(), epochs)
         keep_until_ms = self._clock() + self._keep_ms
         new = _insert_keys(session, self._group, list(map(short_key, first)), keep_until_ms)
         return [message for key, message in first.items() if short_key(key) in new]
+
+
+def _raised(names: Sequence[str]) -> StaleMember:
+    """The answer to a message whose handler has raised the epoch of its queue."""
+    return StaleMember(reason=f"the epoch of {names[0]} is raised only now", delay_ms=AGAIN_MS)
 
 
 def _insert_keys(session: Session, group: str, keys: Sequence[str], keep_until_ms: int) -> set[str]:
@@ -214,10 +227,10 @@ def is_first(
     unit = _Unit(group, key, None, keep_ms, clock)
     if isinstance(session, AsyncSession):
         return _is_first_async(session, unit, {key(message): message})
-    return bool(unit.admit(session, {key(message): message}))
+    return bool(unit.admit(session, {key(message): message}, {}))
 
 
 async def _is_first_async(
     session: AsyncSession, unit: _Unit, first: dict[str, ReceivedMessage]
 ) -> bool:
-    return bool(await session.run_sync(unit.admit, first))
+    return bool(await session.run_sync(unit.admit, first, {}))

@@ -83,9 +83,9 @@ class OutboxStatus:
     prepared_oldest_ms: int = 0
     """The age of the oldest of them; 0 without one."""
 
-    def metrics(self) -> str:
-        """The figures in the text format of Prometheus."""
-        figures = {
+    def figures(self) -> dict[str, float]:
+        """The figures by the names of their metrics."""
+        return {
             "waiting": self.waiting,
             "retrying": self.retrying,
             "dead": self.dead,
@@ -93,7 +93,10 @@ class OutboxStatus:
             "prepared": self.prepared,
             "prepared_oldest_seconds": self.prepared_oldest_ms / 1000,
         }
-        return gauges("outbox", figures)
+
+    def metrics(self) -> str:
+        """The figures in the text format of Prometheus."""
+        return gauges("outbox", self.figures())
 
 
 class Outbox:

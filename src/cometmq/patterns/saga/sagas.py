@@ -86,16 +86,19 @@ class SagasStatus:
     latest_ms: int
     """For how long the flow that waits longest has been due; 0 where none is."""
 
-    def metrics(self) -> str:
-        """The figures in the text format of Prometheus."""
-        figures = {
+    def figures(self) -> dict[str, float]:
+        """The figures by the names of their metrics."""
+        return {
             **self.active,
             "stuck": self.stuck,
             "done": self.done,
             "compensated": self.compensated,
             "due_seconds": self.latest_ms / 1000,
         }
-        return gauges("sagas", figures)
+
+    def metrics(self) -> str:
+        """The figures in the text format of Prometheus."""
+        return gauges("sagas", self.figures())
 
 
 class Sagas(Runner):

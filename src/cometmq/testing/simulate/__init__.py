@@ -17,6 +17,7 @@ checked.  A plan that fails is written as the command that replays it, and shrin
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Final
 
 from cometmq.testing.simulate.broker_part import CheckFailed
@@ -28,7 +29,7 @@ from cometmq.testing.simulate.workloads import WORKLOADS, Workload
 
 __all__ = [
     "FAULTS",
-    "NOT_DRAWN",
+    "PATTERNS",
     "WORKLOADS",
     "CheckFailed",
     "FaultAt",
@@ -40,11 +41,19 @@ __all__ = [
     "shrink",
 ]
 
-NOT_DRAWN: Final = frozenset({"flows", "numbered", "orders"})
-"""Kinds that a plan names itself, so that recorded seeds keep their meaning."""
+PATTERNS: Final = ("flows", "ledger", "mails", "numbered", "orders")
+"""The kinds around a broker.  Every fifth seed draws from them, the other seeds from the others."""
+_SQL: Final = frozenset({"flows", "ledger", "orders"})
 
 
 def plan_of(seed: int) -> Plan:
-    """Draw a plan from a seed, every fault and every kind of message but those of `NOT_DRAWN`."""
-    kinds = tuple(name for name in WORKLOADS if name not in NOT_DRAWN)
-    return Plan.of(seed, kinds, tuple(FAULTS))
+    """Draw a plan from a seed: kinds of message, every kind of fault, settings.
+
+    Kinds with a SQL database are drawn where SQLAlchemy is installed (extra ``patterns``).
+    """
+    faults = tuple(FAULTS)
+    if seed % 5 != 4:
+        return Plan.of(seed, [name for name in WORKLOADS if name not in PATTERNS], faults)
+    has_sql = find_spec("sqlalchemy") is not None
+    kinds = [name for name in PATTERNS if has_sql or name not in _SQL]
+    return Plan.of(seed, kinds, faults, kinds_min=1, kinds_max=2)

@@ -175,6 +175,14 @@ class Cluster:
         queue = self.broker(broker_name).seen.get((topic, queue_id), [])
         return queue[queue_offset] if queue_offset < len(queue) else None
 
+    def service_options(self, name: str) -> dict[str, Any]:
+        """Return the arguments of a `SimService` that fails while there are faults."""
+
+        def note() -> None:
+            self.injected[name] += 1
+
+        return {"is_calm": lambda: self.is_peace, "on_break": note}
+
     def keep_down(self, node: Node, seconds: float) -> None:
         """Restart a crashed machine only after `seconds`."""
         self._down_until[node.name] = self.world.loop.time() + seconds

@@ -79,11 +79,25 @@ class Plan:
     """Settings of brokers and stores as ``name=value``: see `simulate.settings`."""
 
     @classmethod
-    def of(cls, seed: int, workloads: Sequence[str], kinds: Sequence[str]) -> Plan:
-        """Draw a plan from a seed and these kinds of message and of faults."""
+    def of(
+        cls,
+        seed: int,
+        workloads: Sequence[str],
+        kinds: Sequence[str],
+        *,
+        kinds_min: int = 2,
+        kinds_max: int = 4,
+    ) -> Plan:
+        """Draw a plan from a seed and these kinds of message and of faults.
+
+        Args:
+            kinds_min: the least number of kinds of message in the plan.
+            kinds_max: the largest.
+        """
         chance = random.Random(f"{seed}/plan")
         flush = chance.choice(FLUSHES)
         may_lose = flush == "ASYNC_FLUSH" and chance.random() < 0.4
+        may_lose = may_lose and not LOSS_PROOF.isdisjoint(workloads)
         has_power = may_lose or flush == "SYNC_FLUSH"
         usable = [kind for kind in kinds if has_power or kind not in POWER_KINDS]
         usable = [kind for kind in usable if not kind.startswith(("gateway-", "clock-"))]
@@ -92,7 +106,8 @@ class Plan:
             usable += 6 * [kind for kind in usable if kind in POWER_KINDS]
         # There are many named steps, and bugs of recovery show at them.
         usable += 3 * [kind for kind in usable if kind.startswith(("step-", "copy-"))]
-        chosen = chance.sample(sorted(workloads), k=min(len(workloads), chance.randint(2, 4)))
+        count = chance.randint(kinds_min, kinds_max)
+        chosen = chance.sample(sorted(workloads), k=min(len(workloads), count))
         if not ROT_PROOF.issuperset(chosen):
             usable = [kind for kind in usable if kind != "bit-rot"]
         if not CLOCK_SHY.intersection(chosen):

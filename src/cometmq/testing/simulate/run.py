@@ -25,7 +25,7 @@ from cometmq.testing.simulate.lives import lock_life_ms, shorter_lives
 from cometmq.testing.simulate.plan import BUSY_S, Plan
 from cometmq.testing.simulate.settings import broker_settings, with_settings
 from cometmq.testing.simulate.workloads import WORKLOADS, Workload
-from cometmq.testing.simulation import Event, World, simulate
+from cometmq.testing.simulation import Event, World, simulate, without_warnings_of_the_dead
 
 __all__ = ["Report", "run_plan"]
 
@@ -235,4 +235,5 @@ def run_plan(plan: Plan) -> Report:
         logger.removeHandler(errors)
         # Crashed lives form reference cycles, each with a timer wheel of 37 MiB.
         run.world = run.cluster = None
-        gc.collect()
+        with without_warnings_of_the_dead():
+            gc.collect()

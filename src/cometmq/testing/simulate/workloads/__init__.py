@@ -23,6 +23,8 @@ from cometmq.testing.simulate.workloads.ordered import (
 )
 from cometmq.testing.simulate.workloads.parked import ParkedWorkload
 from cometmq.testing.simulate.workloads.patterns.flows import FlowsWorkload
+from cometmq.testing.simulate.workloads.patterns.ledger import LedgerWorkload
+from cometmq.testing.simulate.workloads.patterns.mails import MailsWorkload
 from cometmq.testing.simulate.workloads.patterns.orders import OrdersWorkload
 from cometmq.testing.simulate.workloads.plain import PlainWorkload
 from cometmq.testing.simulate.workloads.queue_order import QueueOrderWorkload
@@ -49,6 +51,8 @@ WORKLOADS: Final[dict[str, type[Workload]]] = {
         GlobalOrderedWorkload,
         GroupOrderedWorkload,
         GrowingWorkload,
+        LedgerWorkload,
+        MailsWorkload,
         NumberedWorkload,
         OrderedWorkload,
         OrdersWorkload,

@@ -29,6 +29,7 @@ from cometmq.model.names import PARK_PREFIX
 from cometmq.testing.simulate.broker_part import Position, place_of
 
 if TYPE_CHECKING:
+    from cometmq.client.consumer.group.group_consumer import RebalanceListener
     from cometmq.testing.simulate.broker_part import Group, Seen
     from cometmq.testing.simulate.cluster import Cluster
     from cometmq.testing.simulation import Node
@@ -253,6 +254,7 @@ class Workload:
         order: Literal["none", "queue", "group"] = "none",
         park_after: int | None = None,
         suspend_ms: int = SUSPEND_MS,
+        rebalance_listener: RebalanceListener | None = None,
     ) -> PushConsumer:
         """Make a member of a watched group; it may commit only messages whose handler has ended."""
 
@@ -295,6 +297,7 @@ class Workload:
             park_after=park_after,
             concurrency=self.chance.choice([1, 1, 2, 20]),
             suspend_ms=suspend_ms,
+            rebalance_listener=rebalance_listener,
             env=node.environment(),
         )
         if order != "none":

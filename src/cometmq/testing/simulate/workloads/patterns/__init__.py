@@ -1,4 +1,4 @@
-"""The kinds of message around a broker: a shop with an outbox, and flows of several services.
+"""The kinds of message around a broker: a shop with an outbox, a ledger, mails, flows of services.
 
-`database` is their SQL database, which fails between a machine and its transactions.
+Their database and their Redis are machines of their own: see `cometmq.testing.sim_service`.
 """

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from cometmq.testing.markers import override
 from cometmq.testing.simulate.workloads.base import Workload
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session
 
     from cometmq.patterns.saga import Saga, SagaCall, Sagas, SagaStep
     from cometmq.testing.simulation import Node
@@ -34,15 +34,16 @@ class FlowsWorkload(Workload):
     def start(self) -> None:
         from cometmq.patterns.saga.table import SAGAS
         from cometmq.patterns.saga.tcc import TCC
-        from cometmq.testing.simulate.workloads.patterns.database import SimulatedDatabase
+        from cometmq.testing.sim_database import SimDatabase
 
-        self.database = SimulatedDatabase(self.cluster, self.name)
-        SAGAS.create(self.database.plain)
-        TCC.create(self.database.plain)
+        cluster = self.cluster
+        self.database = SimDatabase(cluster.world, self.name, **cluster.service_options("database"))
+        SAGAS.create(self.database.quiet)
+        TCC.create(self.database.quiet)
         self.database.write("create table changes (flow text, service text, amount int)")
-        for number, node in enumerate(self.cluster.clients):
+        for number, node in enumerate(cluster.clients):
             run = functools.partial(self._run, node, number)
-            self.cluster.role(f"flows {number}", node, run)
+            cluster.role(f"flows {number}", node, run)
 
     @property
     @override
@@ -53,7 +54,7 @@ class FlowsWorkload(Workload):
 
     def _service(self, name: str) -> SagaStep:
         from sqlalchemy import text
-        from sqlalchemy.orm import Session
+        from sqlalchemy.ext.asyncio import AsyncSession
 
         from cometmq.patterns.saga import Refused, SagaStep, TccBranch
 
@@ -63,15 +64,15 @@ class FlowsWorkload(Workload):
             slow_s = 0.0 if self.cluster.is_peace else self.chance.choice([0, 0, 0.3, 1.0, 4.0])
             await asyncio.sleep(slow_s)
 
-            def work(connection: Connection) -> None:
-                with Session(connection) as session:
-                    if getattr(branch, begin)(session, call.saga_id):
-                        values = {"flow": call.saga_id, "service": name, "amount": amount}
-                        changing = text("insert into changes values (:flow, :service, :amount)")
-                        session.execute(changing, values)
-                    session.commit()
+            def work(session: Session) -> None:
+                if getattr(branch, begin)(session, call.saga_id):
+                    values = {"flow": call.saga_id, "service": name, "amount": amount}
+                    changing = text("insert into changes values (:flow, :service, :amount)")
+                    session.execute(changing, values)
 
-            await self.database.wait(work)
+            async with AsyncSession(self.database.engine) as session:
+                await session.run_sync(work)
+                await session.commit()
 
         async def action(call: SagaCall) -> None:
             if call.data == name:
@@ -86,8 +87,8 @@ class FlowsWorkload(Workload):
     def _sagas(self, saga: Saga) -> Sagas:
         from cometmq.patterns.saga import Sagas
 
-        sagas = Sagas(
-            self.database.plain,
+        return Sagas(
+            self.database.engine,
             [saga],
             poll_ms=500,
             lease_ms=LEASE_MS,
@@ -95,12 +96,10 @@ class FlowsWorkload(Workload):
             pause_ms_max=500,
             clock=self.now_ms,
         )
-        sagas._database = self.database
-        return sagas
 
     async def _run(self, node: Node, number: int) -> None:
         from sqlalchemy.exc import OperationalError
-        from sqlalchemy.orm import Session
+        from sqlalchemy.ext.asyncio import AsyncSession
 
         from cometmq.patterns.saga import Saga
 
@@ -113,13 +112,10 @@ class FlowsWorkload(Workload):
             flow = f"f{self.tries}"
             refusing = self.chance.choice([None, None, "card", "courier"])
 
-            def add(connection: Connection, flow: str = flow, data: Any = refusing) -> None:
-                with Session(connection) as session:
-                    sagas.add(session, "order", flow, data)
-                    session.commit()
-
             try:
-                await self.database.wait(add)
+                async with AsyncSession(self.database.engine) as session:
+                    sagas.add(session, "order", flow, refusing)
+                    await session.commit()
             except OperationalError:
                 self.cluster.world.record("refused", flow)
             await asyncio.sleep(self.chance.uniform(0, 0.8))

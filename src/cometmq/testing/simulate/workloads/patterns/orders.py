@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections import Counter, defaultdict
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from cometmq.client.consumer.push_consumer import PushConsumer
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.model import Message
 from cometmq.testing.markers import override
 from cometmq.testing.simulate.broker_part import Seen
-from cometmq.testing.simulate.workloads.base import Workload
+from cometmq.testing.simulate.workloads.patterns.answering import AnsweringWorkload, MailAway
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
     from sqlalchemy.orm import Session
 
     from cometmq.patterns.outbox import Outbox
@@ -33,12 +31,13 @@ CHARGED: Final = "Charged"
 KEYS: Final = ("a", "b", "c")
 EXPIRE_MS: Final = 4_000
 LEASE_MS: Final = 2_000
+CALM_STEPS: Final = 6
 OPERATION_S_MAX: Final = 2.0
 UNDECIDED_MS: Final = 4_000
 """A charge that is older than this and not in the database will not come."""
 
 
-class OrdersWorkload(Workload):
+class OrdersWorkload(AnsweringWorkload):
     """An order's message arrives, its effects exist once, and a charge means a message."""
 
     name: ClassVar[str] = "orders"
@@ -47,12 +46,12 @@ class OrdersWorkload(Workload):
         from cometmq.patterns.idempotent import SqlClaims
         from cometmq.patterns.idempotent.sql import CLAIMS
         from cometmq.patterns.outbox.table import OUTBOX, RELAYS, SHARD_COUNT, SHARDS
-        from cometmq.testing.simulate.workloads.patterns.database import SimulatedDatabase
+        from cometmq.testing.sim_database import SimDatabase
 
         cluster = self.cluster
-        self.database = SimulatedDatabase(cluster, self.name)
+        self.database = SimDatabase(cluster.world, self.name, **cluster.service_options("database"))
         for table in (OUTBOX, SHARDS, RELAYS, CLAIMS):
-            table.create(self.database.plain)
+            table.create(self.database.quiet)
         for number in range(SHARD_COUNT):
             self.database.write(
                 "insert into cometmq_outbox_shards values (:number, '', 0)", number=number
@@ -60,13 +59,15 @@ class OrdersWorkload(Workload):
         for name in ("orders", "charges", "shipped"):
             self.database.write(f"create table {name} (name text)")
         self._arrived: Counter[str] = Counter()
+        self._in_queues: defaultdict[tuple[Any, str | None], list[str]] = defaultdict(list)
+        """By queue and message group: the orders, as their messages came first."""
         self._mailing: dict[str, float] = {}
         self._mailed: set[str] = set()
-        self._claims = SqlClaims(self.database.plain)
-        self._claims._database = self.database
-        self._claims.is_async = True
+        self._claims = SqlClaims(self.database.engine)
         for topic in (PLACED, CHARGED):
             cluster.watch(topic, self._arrives, is_sent=False)
+        self._shipping = self.watch_answers("ship", is_sent=False)
+        self._mails = self.watch_answers("mail", is_sent=False)
         for number, node in enumerate(cluster.clients):
             roles = {
                 "add": self._add,
@@ -78,12 +79,10 @@ class OrdersWorkload(Workload):
             for name, work in roles.items():
                 cluster.role(f"orders {name} {number}", node, functools.partial(work, node, number))
 
-    def _outbox(self, node: Node) -> Outbox:
+    def _outbox(self) -> Outbox:
         from cometmq.patterns.outbox import Outbox
 
-        outbox = Outbox(self.database.plain, clock=self.now_ms)
-        outbox.database = self.database
-        return outbox
+        return Outbox(self.database.engine, clock=self.now_ms)
 
     @property
     @override
@@ -106,32 +105,28 @@ class OrdersWorkload(Workload):
     # -- orders with an outbox --------------------------------------------------------------
 
     async def _add(self, node: Node, number: int) -> None:
-        from sqlalchemy import text
-        from sqlalchemy.orm import Session
-
-        outbox = self._outbox(node)
+        outbox = self._outbox()
         while not self._is_over():
             self.tries += 1
-            name = f"{self.tries}"
-            key = self.chance.choice(KEYS)
-            message = Message(PLACED, f"{name}/{key}".encode(), message_group=key)
-
-            def store_order(
-                connection: Connection, name: str = name, message: Message = message
-            ) -> None:
-                connection.execute(text("insert into orders values (:name)"), {"name": name})
-                with Session(connection) as session:
-                    outbox.add(session, message)
-                    session.flush()
-                    session.commit()
-
-            await self._try(self.database.wait(store_order))
+            await self._try(self._store_order(outbox, f"{self.tries}"))
             await asyncio.sleep(self.chance.uniform(0, 0.9))
+
+    async def _store_order(self, outbox: Outbox, name: str) -> None:
+        """Store an order and its message in one transaction."""
+        from sqlalchemy import text
+        from sqlalchemy.ext.asyncio import AsyncSession
+
+        key = self.chance.choice(KEYS)
+        message = Message(PLACED, f"{name}/{key}".encode(), message_group=key)
+        async with AsyncSession(self.database.engine) as session:
+            await session.execute(text("insert into orders values (:name)"), {"name": name})
+            outbox.add(session, message)
+            await session.commit()
 
     async def _relay(self, node: Node, number: int) -> None:
         from cometmq.patterns.outbox import Relay
 
-        outbox = self._outbox(node)
+        outbox = self._outbox()
         async with self.producer(node, 50 + number) as producer:
             relay = Relay(
                 outbox,
@@ -149,7 +144,40 @@ class OrdersWorkload(Workload):
             await running
 
     def _arrives(self, seen: Seen) -> None:
-        self._arrived[seen.body.decode().partition("/")[0]] += 1
+        name = seen.body.decode().partition("/")[0]
+        self._arrived[name] += 1
+        if self._arrived[name] == 1:
+            self._in_queues[seen.position[:3], seen.properties.get("__SHARDINGKEY")].append(name)
+
+    def _check_order(self) -> None:
+        """Check that messages of one group came into a queue in the order of their commits."""
+        rows = self.database.read("select name from orders order by rowid")
+        order = {name: number for number, (name,) in enumerate(rows)}
+        for (queue, key), names in self._in_queues.items():
+            numbers = [order[name] for name in names if name in order]
+            if numbers != sorted(numbers):
+                self.cluster.fail(f"orders: {queue} has the messages of {key} as {names}")
+
+    # -- the calm ---------------------------------------------------------------------------------
+
+    @override
+    def begin_calm(self) -> None:
+        node = self.cluster.clients[0]
+        self.cluster.role("orders calm", node, self._add_calmly)
+
+    async def _add_calmly(self) -> None:
+        outbox = self._outbox()
+        for _ in range(CALM_STEPS):
+            await self._store_order(outbox, f"calm {self.tries}")
+            self.tries += 1
+            await asyncio.sleep(self.chance.uniform(0, 0.5))
+
+    @override
+    def check_calm(self) -> None:
+        super().check_calm()
+        for name, count in self._arrived.items():
+            if name.startswith("calm") and count != 1:
+                self.cluster.fail(f"orders: {name} was sent {count} times without any fault")
 
     # -- charges that are asked about -------------------------------------------------------
 
@@ -158,15 +186,14 @@ class OrdersWorkload(Workload):
 
         from cometmq.patterns.reliable import MessageDropped, ReliableMessages
 
-        outbox = self._outbox(node)
+        outbox = self._outbox()
         now_s = self.cluster.world.loop.time
 
         async def check(message: Message) -> bool | None:
             name = message.body.decode()
-            if (name,) in await self.database.wait(
-                lambda connection: list(connection.exec_driver_sql("select name from charges"))
-            ):
-                return True
+            async with self.database.engine.begin() as connection:
+                if (name,) in list(await connection.exec_driver_sql("select name from charges")):
+                    return True
             age_ms = now_s() * 1000 - float(message.properties["at"])
             return False if age_ms > UNDECIDED_MS else None
 
@@ -201,25 +228,6 @@ class OrdersWorkload(Workload):
 
     # -- handlers that run once -------------------------------------------------------------
 
-    def _member(
-        self,
-        node: Node,
-        number: int,
-        group: str,
-        handler: Callable[[ReceivedMessage], Awaitable[Any]],
-    ) -> PushConsumer:
-        return PushConsumer(
-            group,
-            {PLACED: "*"},
-            handler,
-            name_server=self.cluster.name_server_address,
-            instance_name=f"{group}-{number}",
-            client_ip=node.address,
-            consume_from="first",
-            concurrency=self.chance.choice([1, 4]),
-            env=node.environment(),
-        )
-
     async def _ship(self, node: Node, number: int) -> None:
         """Effects and key in one transaction."""
         from sqlalchemy import text
@@ -235,13 +243,15 @@ class OrdersWorkload(Workload):
             ship
         )
 
-        async def handle(message: ReceivedMessage) -> Any:
-            answer = once(message)
+        async def answer(message: ReceivedMessage) -> Any:
+            value = once(message)
             await asyncio.sleep(self.chance.uniform(0, 0.2))
-            return answer
+            return value
 
-        async with self._member(node, number, "ship", handle):
-            await self.cluster.ended.wait()
+        async def handle(message: ReceivedMessage) -> None:
+            await self.take_answer(self._shipping, message, answer(message))
+
+        await self.consume(self.consumer(node, number, PLACED, handle, self._shipping))
 
     async def _mail(self, node: Node, number: int) -> None:
         """Claims around an effect that is elsewhere."""
@@ -261,25 +271,23 @@ class OrdersWorkload(Workload):
             await asyncio.sleep(self.chance.uniform(0, 0.3))
             if not self.cluster.is_peace and self.chance.random() < 0.2:
                 self._mailing.pop(name, None)
-                raise ConnectionError("the mail server is away")
+                raise MailAway
             return None
 
         guarded = idempotent(
             self._claims, group="mail", owner=node.name, expire_ms=EXPIRE_MS, clock=self.now_ms
         )(mail)
 
-        async def handle(message: ReceivedMessage) -> Any:
+        async def handle(message: ReceivedMessage) -> None:
             try:
-                answer = await guarded(message)
-            except ConnectionError:
+                await self.take_answer(self._mails, message, guarded(message))
+            except MailAway:
                 self._check_released(message, node.name)
                 raise
-            if answer is None and alive.alive:
+            if alive.alive:
                 self._mailed.add(message.body.decode())
-            return answer
 
-        async with self._member(node, number, "mail", handle):
-            await self.cluster.ended.wait()
+        await self.consume(self.consumer(node, number, PLACED, handle, self._mails))
 
     def _check_released(self, message: ReceivedMessage, owner: str) -> None:
         """Check that a handler that has failed leaves no claim."""
@@ -307,10 +315,11 @@ class OrdersWorkload(Workload):
         if late:
             return f"order {min(late)} is not shipped"
         mailed = {name.partition("/")[0] for name in self._mailed}
-        return f"order {min(orders - mailed)} has no mail" if orders - mailed else None
+        return f"order {min(orders - mailed)} has no mail" if orders - mailed else self.awaited()
 
     @override
     def check(self) -> None:
+        self._check_order()
         orders = {name for (name,) in self.database.read("select name from orders")}
         charges = {name for (name,) in self.database.read("select name from charges")}
         arrived = set(self._arrived)
