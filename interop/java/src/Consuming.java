@@ -5,6 +5,7 @@ import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
@@ -27,7 +28,8 @@ final class Consuming {
     }
 
     private static Object start(JSONObject given) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(given.getString("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            given.getString("group"), Driver.hook(), new AllocateMessageQueueAveragely());
         Driver.configure(consumer, given);
         consumer.setConsumeFromWhere(given.getBooleanValue("fromLast")
             ? ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET

@@ -21,6 +21,7 @@ import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * RocketMQ's Java client on a lead: one JSON command per line on stdin, one JSON event per line on
@@ -99,6 +100,22 @@ public final class Driver {
             described.put("code", ((MQClientException) error).getResponseCode());
         }
         return described;
+    }
+
+    /**
+     * What signs the requests of all clients, with the properties interop.accessKey and
+     * interop.secretKey; null without them. By name, since old releases have it in another package.
+     */
+    static RPCHook hook() throws ReflectiveOperationException {
+        String key = System.getProperty("interop.accessKey");
+        if (key == null) {
+            return null;
+        }
+        Class<?> pair = Class.forName("org.apache.rocketmq.acl.common.SessionCredentials");
+        Object credentials = pair.getConstructor(String.class, String.class)
+            .newInstance(key, System.getProperty("interop.secretKey"));
+        return (RPCHook) Class.forName("org.apache.rocketmq.acl.common.AclClientRPCHook")
+            .getConstructor(pair).newInstance(credentials);
     }
 
     /** The settings every kind of client shares. */

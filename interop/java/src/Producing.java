@@ -9,7 +9,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
-import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -75,8 +74,9 @@ final class Producing {
         PRODUCERS.get(name).send(reply);
     }
 
-    private static Object start(JSONObject given) throws MQClientException {
-        DefaultMQProducer producer = new DefaultMQProducer(given.getString("group"));
+    private static Object start(JSONObject given) throws Exception {
+        DefaultMQProducer producer =
+            new DefaultMQProducer(given.getString("group"), Driver.hook());
         Driver.configure(producer, given);
         if (given.containsKey("compressAbove")) {
             producer.setCompressMsgBodyOverHowmuch(given.getIntValue("compressAbove"));

@@ -24,9 +24,9 @@ public final class MqAdmin {
 
     /** The list of commands is not for everybody to see. */
     private static final class Commands extends MQAdminStartup {
-        static void run(String[] line) {
+        static void run(String[] line) throws Exception {
             SUB_COMMANDS.clear(); // each line gets new commands, as in a process of its own
-            main0(line, null);
+            main0(line, Driver.hook());
         }
     }
 

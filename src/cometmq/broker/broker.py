@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from cometmq.broker.access.open_access import guarded_handlers
 from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.base.state import BrokerState
 from cometmq.broker.base.store_config import store_config, with_sizes_of
@@ -207,8 +208,13 @@ class Broker:
             self._services = services
             if self._replicas is not None:
                 self._replicas.serve(services.state.barrier)
-            self._server.handlers.update(handlers(services, self._disk, self._config_path))
-            if not config.is_slave:
+            table = handlers(services, self._disk, self._config_path)
+            if config.authentication_enabled:
+                halves = services.transactions.halves
+                table = guarded_handlers(services.state, self._disk, halves, table)
+            self._server.handlers.update(table)
+            # The fast ways read no signature, so a broker that checks them serves each by itself.
+            if not config.is_slave and not config.authentication_enabled:
                 self._server.runs = {
                     SendCommand: services.send.send_run,
                     EndCommand: services.transactions.end_run,

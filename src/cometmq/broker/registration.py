@@ -115,7 +115,7 @@ class RegistrationService:
         """``host:port`` at which that master sends its log."""
         self._topics = topics
         self._epoch = epoch
-        self._pool = ChannelPool(env, on_close=self._lost)
+        self._pool = ChannelPool(env, on_close=self._lost, prepare=config.signer())
         self._name_servers = {server: _NameServer(server) for server in config.name_servers()}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._leaving: set[asyncio.Task[None]] = set()

@@ -119,6 +119,11 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
         "replica",
         "Show masters and slaves; change them over; name the master of a replica set.",
     ),
+    "acl": (
+        "cometmq.cli.admin.acl",
+        "acl",
+        "Users, what they may do, and which entry decides.",
+    ),
     "app": ("cometmq.cli.serve.app", "app", "Run the handlers of a program."),
     "config": ("cometmq.cli.serve.check", "config", "Check a configuration file."),
     "delay-gateway": (

@@ -337,7 +337,7 @@ class SimDisk:
         inode = self._inode(path)
         return inode.read(0, inode.size())
 
-    def write_atomic(self, path: str, data: bytes) -> None:
+    def write_atomic(self, path: str, data: bytes, *, is_private: bool = False) -> None:
         """Write a temporary file, sync it, rename it and sync the folder; each may be the end."""
         self._enter("write_atomic", path)
         name = _clean(path)

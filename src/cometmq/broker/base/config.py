@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -40,6 +40,8 @@ from cometmq.core.base.settings import (
 )
 from cometmq.errors import ConfigError
 from cometmq.net.tls_server import TlsSettings
+from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.frame.acl import Credentials
 
 __all__ = [
     "DEMANDS",
@@ -94,9 +96,13 @@ DEMANDS: Final[Mapping[str, Demand]] = {
     "storeType": Demand(
         ("", "default"), "RocksDB queues are not supported", "set default", value="default"
     ),
-    "aclEnable": Demand(_FALSE, f"access control {_OPEN}", "set false", True, "false"),
-    "authenticationEnabled": Demand(_FALSE, f"authentication {_OPEN}", "set false", True),
-    "authorizationEnabled": Demand(_FALSE, f"authorization {_OPEN}", "set false", True),
+    "aclEnable": Demand(
+        _FALSE,
+        f"access control by plain_acl.yml {_OPEN}",
+        "set false, and authenticationEnabled and authorizationEnabled instead",
+        True,
+        "false",
+    ),
     **TLS_DEMANDS,
 }
 """Keys that may ask for what is not here; a broker that starts must do what its file says."""
@@ -245,6 +251,13 @@ class BrokerConfig(TlsSettings, frozen=True, kw_only=True, rename=_java_name):
     max_error_rate_of_bloom_filter: Ratio = 20
     filter_data_clean_time_span: Millis = 86400000
     filter_support_retry: bool = False
+    # Access control
+    authentication_enabled: bool = False
+    authorization_enabled: bool = False
+    init_authentication_user: str = ""
+    inner_client_authentication_credentials: str = ""
+    authentication_whitelist: str = ""
+    authorization_whitelist: str = ""
     # Metrics and health checks
     metrics_exporter_type: Literal["DISABLE", "PROM"] = "DISABLE"
     metrics_prom_exporter_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 5557
@@ -260,6 +273,33 @@ class BrokerConfig(TlsSettings, frozen=True, kw_only=True, rename=_java_name):
         """Split `namesrv_addr` into ``host:port`` items, without blanks and repeats."""
         items = re.split(r"[;,\s]+", self.namesrv_addr)
         return tuple(dict.fromkeys(item for item in items if item))
+
+    @staticmethod
+    def credentials_in(key: str, text: str, name_key: str, secret_key: str) -> tuple[str, str]:
+        """Read name and secret of a setting's JSON.
+
+        Raises:
+            ConfigError: it is no such JSON; the text does not repeat it.
+        """
+        try:
+            data = msgspec.json.decode(text, type=dict[str, str])
+            return data[name_key], data[secret_key]
+        except (msgspec.MsgspecError, KeyError):
+            raise ConfigError(
+                f'{key} is no JSON of the form {{"{name_key}":"...","{secret_key}":"..."}}'
+            ) from None
+
+    def signer(self) -> Callable[[RemotingCommand], None] | None:
+        """Give what signs the broker's own requests; None where nothing does.
+
+        Raises:
+            ConfigError: innerClientAuthenticationCredentials is illegal.
+        """
+        text = self.inner_client_authentication_credentials
+        if not text:
+            return None
+        name = "innerClientAuthenticationCredentials"
+        return Credentials(*self.credentials_in(name, text, "accessKey", "secretKey")).sign_command
 
     def black_list(self) -> frozenset[str]:
         """Give the keys that no UPDATE_BROKER_CONFIG may touch."""
@@ -305,7 +345,12 @@ class BrokerConfig(TlsSettings, frozen=True, kw_only=True, rename=_java_name):
 
     def properties_text(self) -> str:
         """Give what holds for all but ignored keys as lines, as GET_BROKER_CONFIG answers them."""
-        return format_properties(self.to_properties() | values_of(DEMANDS))
+        secrets = {
+            key: "***"
+            for key in ("initAuthenticationUser", "innerClientAuthenticationCredentials")
+            if self.to_properties().get(key)
+        }
+        return format_properties(self.to_properties() | values_of(DEMANDS) | secrets)
 
 
 def _absolute(path: str) -> str:
@@ -449,6 +494,11 @@ def _validate(merged: Mapping[str, tuple[str, Any]], *, is_insecure: bool = Fals
 def _check_together(config: BrokerConfig) -> None:
     """Refuse values that are fine alone but not as a whole."""
     config.check_tls()
+    if config.authorization_enabled and not config.authentication_enabled:
+        raise ConfigError(
+            "authorizationEnabled=true is not accepted without authenticationEnabled=true: anybody"
+            " could give himself the name of a user who may"
+        )
     if config.mapped_file_size_consume_queue % 20:
         raise ConfigError(
             f"mappedFileSizeConsumeQueue={config.mapped_file_size_consume_queue} is not accepted: "

@@ -46,6 +46,7 @@ class ConfigFile:
         path: of the file.
         revision: gives a number that grows with each change of the table.
         snapshot: copies the table on the loop; its result encodes the copy in a worker.
+        is_private: whether only its owner may read it.
     """
 
     def __init__(
@@ -55,12 +56,15 @@ class ConfigFile:
         path: str,
         revision: Callable[[], int],
         snapshot: Callable[[], Snapshot],
+        *,
+        is_private: bool = False,
     ) -> None:
         self._disk = disk
         self._workers = workers
         self._path = path
         self._revision = revision
         self._snapshot = snapshot
+        self._is_private = is_private
         self.written = 0
         """The revision of the table that the file has."""
         self._waiting: list[tuple[int, Saved]] = []
@@ -128,8 +132,9 @@ class ConfigFile:
         data = msgspec.json.format(build(), indent=2)
         if self._disk.exists(self._path):
             # A copy, not a rename: the file itself exists at every moment.
-            self._disk.write_atomic(self._path + ".bak", self._disk.read_bytes(self._path))
-        self._disk.write_atomic(self._path, data)
+            before = self._disk.read_bytes(self._path)
+            self._disk.write_atomic(self._path + ".bak", before, is_private=self._is_private)
+        self._disk.write_atomic(self._path, data, is_private=self._is_private)
 
     def _failed(self, revision: int, error: BaseException) -> None:
         """Log the first failure in a row; each period tries again."""

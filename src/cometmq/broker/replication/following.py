@@ -47,7 +47,7 @@ class Following:
         seat: Seat | None = None,
     ) -> None:
         config = state.config
-        self._pool = ChannelPool(state.env)
+        self._pool = ChannelPool(state.env, prepare=state.config.signer())
         self._state = state
         self._pause_s = POSITIONS_S if seat is None else SET_POSITIONS_S
         self._task: asyncio.Task[None] | None = None

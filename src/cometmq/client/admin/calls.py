@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from cometmq.client.admin.access import AccessCalls
 from cometmq.client.admin.checkup import CheckupCalls
 from cometmq.client.admin.online_clients import OnlineCalls
 from cometmq.client.admin.open_transactions import OpenTransaction, open_transactions_of
@@ -116,7 +117,7 @@ class QueueProgress:
         return max(0, self.broker_offset - (self.consumer_offset or 0))
 
 
-class AdminCalls(GrowthCalls, OnlineCalls, CheckupCalls):
+class AdminCalls(GrowthCalls, OnlineCalls, CheckupCalls, AccessCalls):
     """Administration of the cluster that a list of name servers knows."""
 
     def __init__(self, io: Io, routes: RouteBook, timeout_ms: int) -> None:

@@ -192,8 +192,10 @@ class Disk(Protocol):
             FileNotFoundError: there is no such file.
         """
 
-    def write_atomic(self, path: str, data: bytes) -> None:
+    def write_atomic(self, path: str, data: bytes, *, is_private: bool = False) -> None:
         """Replace the file's content, all or nothing; durable when the call returns.
+
+        Only its owner can read a private file.
 
         Raises:
             DiskFull: there is no space; the old content remains.
@@ -548,10 +550,14 @@ class RealDisk:
         finally:
             os.close(fd)
 
-    def write_atomic(self, path: str, data: bytes) -> None:
+    def write_atomic(self, path: str, data: bytes, *, is_private: bool = False) -> None:
         temporary = f"{path}.tmp"
         try:
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            if is_private:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary)  # what is left of a crash may have another mode
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            fd = os.open(temporary, flags, 0o600 if is_private else 0o644)
             try:
                 view = memoryview(data)
                 while view:

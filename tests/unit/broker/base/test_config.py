@@ -152,11 +152,7 @@ def test_values_that_ask_for_nothing_start() -> None:
     assert load_config(overrides=["tls.server.mode=disabled"], environment={}).unprotected == {}
 
 
-PROTECTION = {
-    "aclEnable": "true",
-    "authenticationEnabled": "true",
-    "authorizationEnabled": "true",
-}
+PROTECTION = {"aclEnable": "true"}
 
 
 @pytest.mark.parametrize(("key", "value"), PROTECTION.items())

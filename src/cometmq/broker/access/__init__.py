@@ -1,0 +1,1 @@
+"""Who may send which request: signatures, permissions, and the accounts behind them."""

@@ -1,0 +1,319 @@
+"""`cometmq acl`: the users of a cluster, what they may do, and which entry decides."""
+
+import os
+from typing import Any
+
+import click
+
+from cometmq.cli.terminal.confirming import confirm
+from cometmq.cli.terminal.options import (
+    admin_client,
+    json_option,
+    name_server_option,
+    set_up_logging,
+    timeout_option,
+)
+from cometmq.cli.terminal.values import NAME
+
+__all__ = ["acl"]
+
+PASSWORD_VARIABLE = "COMETMQ_USER_PASSWORD"  # noqa: S105 - a name, not a password
+_ACTIONS = ("All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List")
+
+
+@click.group(short_help="Users, what they may do, and which entry decides.")
+def acl() -> None:
+    """Users of a cluster, what they may do, and which entry decides.
+
+    Each broker has its own accounts; changes go to every master. The commands need
+    authenticationEnabled=true at the brokers, and the account of a super user: --access-key with
+    COMETMQ_SECRET_KEY.
+    """
+
+
+@acl.group(short_help="List, create, change and delete users.")
+def user() -> None:
+    """List, create, change and delete users."""
+
+
+@user.command("list", short_help="All users, without their passwords.")
+@click.argument("name_part", required=False, default="")
+@name_server_option
+@timeout_option
+@json_option
+@click.pass_context
+def list_users(
+    ctx: click.Context, name_part: str, name_server: str, timeout_s: float, as_json: bool
+) -> None:
+    """List the users whose names contain NAME_PART (default: all)."""
+    set_up_logging(ctx)
+    from cometmq.cli.terminal.output import print_listing
+    from cometmq.net.loop import run
+
+    async def collect() -> list[dict[str, Any]]:
+        async with admin_client(name_server, timeout_s) as admin:
+            return await admin.users(name_part)
+
+    print_listing(
+        [
+            {"user": each["username"], "type": each["userType"], "status": each["userStatus"]}
+            for each in run(collect())
+        ],
+        as_json=as_json,
+        empty="no such user",
+    )
+
+
+@user.command("set", short_help="Create a user, or change one.")
+@click.argument("name", type=NAME)
+@click.option("--password", "asks_password", is_flag=True, help="Ask for a new password.")
+@click.option("--super/--normal", "is_super", default=None, help="May do everything, or not.")
+@click.option("--enable/--disable", "is_enabled", default=None, help="May sign in, or not.")
+@name_server_option
+@timeout_option
+@click.pass_context
+def set_user(
+    ctx: click.Context,
+    name: str,
+    asks_password: bool,
+    is_super: bool | None,
+    is_enabled: bool | None,
+    name_server: str,
+    timeout_s: float,
+) -> None:
+    """Create the user NAME, or change what is given.
+
+    A new user needs a password: from the variable COMETMQ_USER_PASSWORD, or with --password from
+    the terminal. No option takes it, since other users see command lines.
+    """
+    set_up_logging(ctx)
+    from cometmq.cli.terminal.output import note
+    from cometmq.net.loop import run
+
+    password = os.environ.get(PASSWORD_VARIABLE) or None
+    if asks_password:
+        password = click.prompt("password", hide_input=True, confirmation_prompt=True, err=True)
+
+    async def change() -> None:
+        async with admin_client(name_server, timeout_s) as admin:
+            await admin.put_user(name, password=password, is_super=is_super, is_enabled=is_enabled)
+
+    run(change())
+    note(f"user {name}: done")
+
+
+@user.command("delete", short_help="Delete a user and his policies.")
+@click.argument("name", type=NAME)
+@click.option("-y", "--yes", is_flag=True, help="Skip the confirmation.")
+@name_server_option
+@timeout_option
+@click.pass_context
+def delete_user(
+    ctx: click.Context, name: str, yes: bool, name_server: str, timeout_s: float
+) -> None:
+    """Delete the user NAME and his policies; his next request is refused."""
+    set_up_logging(ctx)
+    from cometmq.cli.terminal.output import note
+    from cometmq.net.loop import run
+
+    if not yes:
+        confirm(f"Delete the user {name} with all policies?")
+
+    async def change() -> None:
+        async with admin_client(name_server, timeout_s) as admin:
+            await admin.delete_user(name)
+
+    run(change())
+    note(f"user {name}: deleted")
+
+
+@acl.group(short_help="List, set and delete what users may do.")
+def policy() -> None:
+    """List, set and delete what users may do."""
+
+
+def _rows(policies: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "user": each["subject"].removeprefix("User:"),
+            "type": part["policyType"],
+            "resource": entry["resource"],
+            "decision": entry["decision"],
+            "actions": entry["actions"],
+            "from": entry.get("sourceIps") or [],
+        }
+        for each in policies
+        for part in each["policies"]
+        for entry in part["entries"]
+    ]
+
+
+@policy.command("list", short_help="The entries of all users.")
+@click.argument("name_part", required=False, default="")
+@name_server_option
+@timeout_option
+@json_option
+@click.pass_context
+def list_policies(
+    ctx: click.Context, name_part: str, name_server: str, timeout_s: float, as_json: bool
+) -> None:
+    """List the entries of the users whose names contain NAME_PART (default: all)."""
+    set_up_logging(ctx)
+    from cometmq.cli.terminal.output import print_listing
+    from cometmq.net.loop import run
+
+    async def collect() -> list[dict[str, Any]]:
+        async with admin_client(name_server, timeout_s) as admin:
+            return await admin.policies(name_part)
+
+    print_listing(_rows(run(collect())), as_json=as_json, empty="no policy")
+
+
+@policy.command("set", short_help="Allow or deny a user something.")
+@click.argument("name", type=NAME)
+@click.argument("resource", type=NAME)
+@click.argument("actions", nargs=-1, required=True, type=click.Choice(_ACTIONS))
+@click.option("--deny", "is_denied", is_flag=True, help="Deny it; otherwise it is allowed.")
+@click.option("--from", "ips", multiple=True, metavar="IP", help="Only from this address or net.")
+@click.option("--default", "is_default", is_flag=True, help="For what no other entry decides.")
+@name_server_option
+@timeout_option
+@click.pass_context
+def set_policy(
+    ctx: click.Context,
+    name: str,
+    resource: str,
+    actions: tuple[str, ...],
+    is_denied: bool,
+    ips: tuple[str, ...],
+    is_default: bool,
+    name_server: str,
+    timeout_s: float,
+) -> None:
+    """Allow or deny the user NAME to do ACTIONS with RESOURCE; replaces his entry for RESOURCE.
+
+    RESOURCE is *, or Topic, Group or Cluster with :name, :begin* or :*. The most exact entry
+    decides; without one, the answer is no.
+
+    \b
+    cometmq acl policy set alice 'Topic:Orders*' Pub Sub
+    cometmq acl policy set alice Group:billing Sub --from 10.0.0.0/8
+    """
+    set_up_logging(ctx)
+    from cometmq.cli.terminal.output import note
+    from cometmq.core.access.policies import Entry
+    from cometmq.net.loop import run
+
+    decision = "Deny" if is_denied else "Allow"
+    entry = {
+        "resource": resource,
+        "actions": list(actions),
+        "sourceIps": list(ips),
+        "decision": decision,
+    }
+    Entry.from_json(entry)  # says what is illegal before the first broker is asked
+    kind = "Default" if is_default else "Custom"
+
+    async def change() -> None:
+        async with admin_client(name_server, timeout_s) as admin:
+            await admin.put_policies(name, [{"policyType": kind, "entries": [entry]}])
+
+    run(change())
+    note(f"user {name}: {resource} {decision.lower()}: {', '.join(actions)}")
+
+
+@policy.command("delete", short_help="Take an entry of a user away.")
+@click.argument("name", type=NAME)
+@click.argument("resource", type=NAME)
+@click.option("--default", "is_default", is_flag=True, help="An entry set with --default.")
+@name_server_option
+@timeout_option
+@click.pass_context
+def delete_policy(
+    ctx: click.Context,
+    name: str,
+    resource: str,
+    is_default: bool,
+    name_server: str,
+    timeout_s: float,
+) -> None:
+    """Take the entry of the user NAME for RESOURCE away, written as `policy list` shows it."""
+    set_up_logging(ctx)
+    from cometmq.cli.terminal.output import note
+    from cometmq.net.loop import run
+
+    async def change() -> None:
+        async with admin_client(name_server, timeout_s) as admin:
+            kind = "Default" if is_default else "Custom"
+            await admin.delete_policies(name, resource=resource, policy_type=kind)
+
+    run(change())
+    note(f"user {name}: no entry for {resource}")
+
+
+@acl.command("explain", short_help="Whether a user may do something, and which entry decides.")
+@click.argument("name", type=NAME)
+@click.argument("resource", type=NAME)
+@click.argument("action", type=click.Choice(_ACTIONS))
+@click.option("--from", "ip", default="127.0.0.1", show_default=True, help="His address.")
+@name_server_option
+@timeout_option
+@json_option
+@click.pass_context
+def explain(
+    ctx: click.Context,
+    name: str,
+    resource: str,
+    action: str,
+    ip: str,
+    name_server: str,
+    timeout_s: float,
+    as_json: bool,
+) -> int:
+    """Say whether the user NAME may do ACTION with RESOURCE, and which entry decides.
+
+    The answer comes from the function by which brokers decide. Exit code 1 when he may not.
+
+    \b
+    cometmq acl explain alice Topic:Orders Pub
+    """
+    set_up_logging(ctx)
+    from cometmq.cli.terminal.output import print_listing
+    from cometmq.core.access.accounts import Accounts
+    from cometmq.core.access.policies import Action, Resource, decide
+    from cometmq.net.loop import run
+
+    wanted = Resource.parse(resource)
+
+    async def collect() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        async with admin_client(name_server, timeout_s) as admin:
+            return await admin.users(name), await admin.policies(name)
+
+    users, policies = run(collect())
+    account = next((each for each in users if each["username"] == name), None)
+    row: dict[str, Any] = {"user": name, "resource": resource, "action": action, "from": ip}
+    if account is None:
+        row |= {"allowed": False, "because": "there is no such user", "entry": None}
+    elif account["userStatus"] != "enable":
+        row |= {"allowed": False, "because": "the user is disabled", "entry": None}
+    elif account["userType"] == "Super":
+        row |= {"allowed": True, "because": "a super user may do everything", "entry": None}
+    else:
+        accounts = Accounts.from_json(
+            {
+                "users": [{**account, "password": "-"}],
+                "acls": [each for each in policies if each["subject"] == f"User:{name}"],
+            }
+        )
+        verdict = decide(accounts.policies.get(name, {}), wanted, [Action[action.upper()]], ip)
+        entry = verdict.entry
+        row |= {
+            "allowed": verdict.is_allowed,
+            "because": verdict.reason,
+            "entry": None
+            if entry is None
+            else f"{entry.resource} {entry.decision.name.title()}"
+            f" {', '.join(entry.to_json()['actions'])}",
+        }
+    print_listing([row], as_json=as_json)
+    return 0 if row["allowed"] else 1

@@ -1,0 +1,113 @@
+"""The admin client's calls about accounts and their policies (codes 3001 to 3010)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from cometmq.client.base.calls import BrokerCalls
+from cometmq.errors import CodecError
+from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.command import RemotingCommand
+
+__all__ = ["AccessCalls"]
+
+
+class _AccessAdmin(Protocol):
+    _calls: BrokerCalls
+
+    async def _masters(
+        self, cluster: str | None = None, broker_name: str | None = None
+    ) -> dict[str, str]: ...
+
+
+class AccessCalls:
+    """The admin client's calls about access control.
+
+    Each broker has accounts of its own: changes go to every master, and a listing comes from one.
+    Policies are as RocketMQ's tools write them: ``{"policyType": "Custom", "entries": [{"resource":
+    "Topic:Orders*", "actions": ["Pub", "Sub"], "sourceIps": [], "decision": "Allow"}]}``.
+    """
+
+    async def put_user(
+        self: _AccessAdmin,
+        name: str,
+        *,
+        password: str | None = None,
+        is_super: bool | None = None,
+        is_enabled: bool | None = None,
+    ) -> None:
+        """Create a user, or change what is given of one that exists.
+
+        Raises:
+            RemoteError: a broker refused; brokers before it in the order of names have the change.
+        """
+        data: dict[str, str] = {"username": name}
+        if password is not None:
+            data["password"] = password
+        if is_super is not None:
+            data["userType"] = "Super" if is_super else "Normal"
+        if is_enabled is not None:
+            data["userStatus"] = "enable" if is_enabled else "disable"
+        for address in (await self._masters()).values():
+            is_known = await _ask(self._calls, address, RequestCode.AUTH_GET_USER, username=name)
+            code = RequestCode.AUTH_UPDATE_USER if is_known else RequestCode.AUTH_CREATE_USER
+            await _ask(self._calls, address, code, data, username=name)
+
+    async def delete_user(self: _AccessAdmin, name: str) -> None:
+        """Remove a user and his policies from every master."""
+        for address in (await self._masters()).values():
+            await _ask(self._calls, address, RequestCode.AUTH_DELETE_USER, username=name)
+
+    async def users(
+        self: _AccessAdmin, name_part: str = "", *, broker_name: str | None = None
+    ) -> list[dict[str, Any]]:
+        """The users of one broker whose names contain a text; without their passwords."""
+        address = next(iter((await self._masters(broker_name=broker_name)).values()))
+        code = RequestCode.AUTH_LIST_USER
+        return await _ask(self._calls, address, code, filter=name_part) or []
+
+    async def put_policies(
+        self: _AccessAdmin, name: str, policies: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Add entries to a user's policies; those of the same resource are replaced."""
+        data = {"subject": f"User:{name}", "policies": list(policies)}
+        for address in (await self._masters()).values():
+            code = RequestCode.AUTH_CREATE_ACL
+            await _ask(self._calls, address, code, data, subject=f"User:{name}")
+
+    async def delete_policies(
+        self: _AccessAdmin, name: str, *, resource: str | None = None, policy_type: str = "Custom"
+    ) -> None:
+        """Remove a user's entry for one resource, or all entries of a type."""
+        fields = {"subject": f"User:{name}", "policyType": policy_type}
+        if resource is not None:
+            fields["resource"] = resource
+        for address in (await self._masters()).values():
+            await _ask(self._calls, address, RequestCode.AUTH_DELETE_ACL, None, **fields)
+
+    async def policies(
+        self: _AccessAdmin, name_part: str = "", *, broker_name: str | None = None
+    ) -> list[dict[str, Any]]:
+        """The policies of one broker's users whose names contain a text."""
+        address = next(iter((await self._masters(broker_name=broker_name)).values()))
+        code = RequestCode.AUTH_LIST_ACL
+        return await _ask(self._calls, address, code, subjectFilter=name_part) or []
+
+
+async def _ask(
+    calls: BrokerCalls,
+    address: str,
+    code: int,
+    data: Mapping[str, Any] | None = None,
+    **fields: str,
+) -> Any:
+    """Send a request, and read the JSON of its answer, if it has any."""
+    body = b"" if data is None else msgspec.json.encode(data)
+    answer = await calls.ask(address, RemotingCommand.request(code, fields, body=body))
+    if not answer.body:
+        return None
+    try:
+        return msgspec.json.decode(answer.body)
+    except msgspec.DecodeError as error:
+        raise CodecError(f"the answer to {code} is no JSON: {error}") from error

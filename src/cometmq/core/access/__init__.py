@@ -1,0 +1,1 @@
+"""Access control: accounts, what their policies say of a resource, and why."""
