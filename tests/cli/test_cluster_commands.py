@@ -158,6 +158,26 @@ def test_a_delayed_send_prints_no_queue_offset_of_the_timers_topic(
     assert told.split()[3] == "-"
 
 
+def test_consume_prints_what_a_format_asks_for(cometmq: Run) -> None:
+    """Fields, escapes, queues and offsets; a wrong one lists what there is."""
+    cometmq("topic", "create", "Formatted", "--queues", "1")
+    for number in range(3):
+        cometmq("produce", "Formatted", f"body {number}", "--key", f"k{number}", "--tag", "new")
+    read = ("consume", "Formatted", "--from", "first", "--until-end")
+    text = cometmq(*read, "--format", "%t %b:%p %o %g %k %S %s %B%%\\n").stdout
+    assert text.splitlines()[1] == "Formatted broker-a:0 1 new k1 6 body 1 Ym9keSAx%"
+    one = cometmq(*read, "--queue", "broker-a:0", "--offset", "2", "--format", "%s;").stdout
+    assert one == "body 2;"
+    assert "%S  length of the body" in cometmq("consume", "Formatted", "--format", "help").stdout
+    for wrong in ("%x", "%", "\\q", "\\"):
+        error = cometmq(*read, "--format", wrong, code=2).exception
+        assert "%s body" in str(error)
+    assert "it has broker-a:0" in str(cometmq(*read, "--queue", "broker-a:7", code=2).exception)
+    cometmq(*read, "--offset", "1", code=2)
+    cometmq("consume", "Formatted", "-g", "g", "--queue", "broker-a:0", code=2)
+    cometmq(*read, "--json", "--format", "%s", code=2)
+
+
 def test_consume_does_not_wait_without_a_word(cometmq: Run) -> None:
     """It says what it waits for and how to see what is stored; --quiet says nothing."""
     cometmq("topic", "create", "Waiting", "--queues", "2")

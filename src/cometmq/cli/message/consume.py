@@ -20,7 +20,7 @@ from cometmq.cli.terminal.streams import utf8
 from cometmq.cli.terminal.values import NAME, Finite, boundary_or_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from cometmq.client import PullConsumer
     from cometmq.client.message.message import ReceivedMessage
@@ -75,6 +75,25 @@ POLL_MS: Final = 500
     help="Stop when nothing came for so long.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@click.option(
+    "--format",
+    "line_format",
+    metavar="TEXT",
+    help=r"Print this for each message: '%t %p %o %k %s\n'; `--format help` lists the fields.",
+)
+@click.option(
+    "--queue",
+    "queue_names",
+    multiple=True,
+    metavar="BROKER:ID",
+    help="Only this queue; may be repeated. Not with --group.",
+)
+@click.option(
+    "--offset",
+    "queue_offset",
+    type=click.IntRange(min=0),
+    help="Begin at this queue offset; with --queue.",
+)
 @click.pass_context
 def consume(
     ctx: click.Context,
@@ -89,6 +108,9 @@ def consume(
     until_end: bool,
     wait_s: float | None,
     as_json: bool,
+    line_format: str | None,
+    queue_names: tuple[str, ...],
+    queue_offset: int | None,
 ) -> int:
     """Print the messages of TOPIC as they come: the body, or with --json everything.
 
@@ -100,8 +122,21 @@ def consume(
     cometmq consume Orders --from first --until-end
     cometmq consume Orders --group auditors --tags 'new || changed' --json
     cometmq consume Orders --sql "amount > 100 AND region = 'eu'"
+    cometmq consume Orders --queue broker-a:0 --offset 1500 --format '%o %k %s\\n'
     """
     set_up_logging(ctx)
+    from cometmq.cli.message.line_format import FIELDS, parse_format
+
+    if line_format == "help":
+        for name, (meaning, _) in FIELDS.items():
+            print(f"%{name}  {meaning}")
+        return 0
+    if line_format is not None and as_json:
+        raise click.UsageError("--format and --json do not go together")
+    if queue_names and group:
+        raise click.UsageError("--queue does not go with --group, whose members share the queues")
+    if queue_offset is not None and not queue_names:
+        raise click.UsageError("--offset needs --queue BROKER:ID: each queue has its own offsets")
     if until_end and group:
         raise click.UsageError(
             "--until-end looks at every queue, a group holds only some; use --wait"
@@ -119,6 +154,8 @@ def consume(
     )
     reading.is_quiet = is_quiet(ctx)
     reading.sandbox = check_sandbox(sandbox)
+    reading.line = None if line_format is None else parse_format(line_format)
+    reading.queue_names, reading.queue_offset = queue_names, queue_offset
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # A shell starts background jobs like this, and the loop would then ignore SIGTERM too.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -156,6 +193,9 @@ class _Reading:
         self.printed = 0
         self.is_quiet = False
         self.sandbox: str | None = None
+        self.line: Callable[[ReceivedMessage], bytes] | None = None
+        self.queue_names: tuple[str, ...] = ()
+        self.queue_offset: int | None = None
         self._topic = topic
         self._wanted = wanted
         self._start = start
@@ -202,7 +242,7 @@ class _Reading:
             **security_options(),
         )
         async with consumer:
-            queues = await consumer.fetch_queues(self._topic)
+            queues = self._chosen(await consumer.fetch_queues(self._topic))
             ends = await consumer.end_offsets(queues) if self._until_end else {}
             begins = await self._begins(consumer, queues)
             await consumer.assign(queues, self._wanted)
@@ -224,9 +264,23 @@ class _Reading:
             f"{where.get(str(self._start), 'at the time given')}. {end} this"
         )
 
+    def _chosen(self, queues: "Sequence[MessageQueue]") -> "Sequence[MessageQueue]":
+        """The queues that --queue names, or all."""
+        if not self.queue_names:
+            return queues
+        table = {f"{queue.broker_name}:{queue.queue_id}": queue for queue in queues}
+        for name in self.queue_names:
+            if name not in table:
+                raise click.UsageError(
+                    f"{self._topic} has no queue {name}; it has {', '.join(sorted(table))}"
+                )
+        return [table[name] for name in self.queue_names]
+
     async def _begins(
         self, consumer: "PullConsumer", queues: "Sequence[MessageQueue]"
     ) -> "dict[MessageQueue, int]":
+        if self.queue_offset is not None:
+            return dict.fromkeys(queues, self.queue_offset)
         if isinstance(self._start, int):
             return await consumer.offsets_for_times(dict.fromkeys(queues, self._start))
         if self._start == "first":
@@ -269,6 +323,9 @@ class _Reading:
 
     def _print(self, message: "ReceivedMessage") -> None:
         self.printed += 1
+        if self.line is not None:
+            sys.stdout.buffer.write(self.line(message))
+            return
         if not self._as_json:
             print_body(message.body)
             return
