@@ -44,6 +44,7 @@ PURE_C = ("hash", "message_keys", "pull_header", "record", "row_properties", "se
 """The files of the core that know nothing of Python."""
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 FLAGS = ("-std=gnu11", "-O1", "-g", "-fno-omit-frame-pointer", f"-I{CORE}", *SANITIZE)
+TRACED = ["-fsanitize-coverage=trace-pc"]
 SCARCE = ("-include", str(HERE / "scarce.h"))
 INPUT_BYTES_MAX = 2048
 CAPTURED_BYTES_MAX = 640
@@ -224,9 +225,8 @@ class Lane:
 
     def build_pure_c(self) -> Path:
         """Build pure_c.c with its own mutations."""
-        traced = ["-fsanitize-coverage=trace-pc"]
         return build_with_gcc(
-            self.folder / "pure_c", list(PURE_C), ["pure_c", "scarce"], traced, []
+            self.folder / "pure_c", list(PURE_C), ["pure_c", "mutate", "scarce"], TRACED, []
         )
 
     def run_pure_c(self, seconds: float) -> dict[str, Any] | str:
@@ -239,7 +239,11 @@ class Lane:
         names = sorted(path.stem for path in CORE.glob("*.c"))
         flags = ["-fPIC", f"-I{sysconfig.get_path('include')}"]
         module = build_with_gcc(
-            self.folder / "extension", names, ["scarce"], flags, ["-fPIC", "-shared"]
+            self.folder / "extension",
+            names,
+            ["drive", "mutate", "scarce"],
+            [*flags, *TRACED],
+            [*flags, "-shared"],
         )
         libraries = [
             run(["gcc", f"-print-file-name={name}"]).stdout.strip()
@@ -256,6 +260,7 @@ class Lane:
                 "PYTHONMALLOC": "malloc",
                 # An interpreter keeps memory until its end.
                 "ASAN_OPTIONS": "detect_leaks=0:malloc_context_size=2",
+                "UBSAN_OPTIONS": "abort_on_error=1",
                 "PYTHONHASHSEED": "0",
             },
         )  # fmt: skip

@@ -38,6 +38,11 @@ class ClientInputs:
         self.chance = chance
         self.tell = tell
         self.cut = self.encoded = self.taken = 0
+        self.token_type = Token
+
+    def waiting(self) -> dict[int, tuple[Token, float]]:
+        """Sends that wait for an answer."""
+        return {opaque: (Token(), 1.0) for opaque in range(9)}
 
     def spoilt(self, data: bytes) -> bytes:
         chance = self.chance

@@ -1,6 +1,6 @@
-"""Gives hostile bytes to the entry points of the extension module.
+"""Gives hostile bytes to the entry points of the extension module, and looks at what they return.
 
-Those of a client are in client.py.
+Those of a client are in client.py.  Between these calls drive.c makes many more (driven.py).
 
 `fuzz_native.py` starts it with a module built with sanitizers.  Each input is written to a file
 before it runs, so the input of a crash is known.
@@ -24,6 +24,7 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Any
 
+import driven
 from client import ClientInputs
 
 TOKENS = (
@@ -47,6 +48,14 @@ ERRORS = (TypeError, ValueError, OverflowError, MemoryError, AttributeError, Buf
 """What wrong arguments and scarce memory raise; no frame raises anything."""
 
 
+def loaded(name: str, path: str) -> Any:
+    """One of the modules in an extension file."""
+    loader = ExtensionFileLoader(name, path)
+    module = module_from_spec(spec_from_loader(name, loader))  # type: ignore[arg-type]
+    loader.exec_module(module)
+    return module
+
+
 class Queue:
     """A queue as the encoder sees it."""
 
@@ -55,6 +64,7 @@ class Queue:
         self.magic = 0xDAA320A7
         self.topic_part = bytes([len(topic) & 0xFF]) + topic
         self.is_watched = is_watched
+        self.is_gone = False
 
 
 class Held(Queue):
@@ -72,9 +82,8 @@ class Fuzzer:
     """Mutates frames and keys, and runs the module on them."""
 
     def __init__(self, path: str, corpus: Path, seed: int, current: Path) -> None:
-        loader = ExtensionFileLoader("cometmq.native._core", path)
-        self.core: Any = module_from_spec(spec_from_loader(loader.name, loader))  # type: ignore[arg-type]
-        loader.exec_module(self.core)
+        self.core = loaded("cometmq.native._core", path)
+        self.drive = loaded("drive", path)
         self.scarce = ctypes.c_int.in_dll(ctypes.CDLL(path), "calls_until_scarce")
         self.frames = [file.read_bytes() for file in sorted(corpus.iterdir())]
         self.mapping = mmap.mmap(-1, 2 << 20)
@@ -111,6 +120,9 @@ class Fuzzer:
         self.executions = self.encoded = self.gathered = self.copied = 0
         self.scanned = self.checked = self.decoded = 0
         self.answered = self.pulls_read = 0
+        self.driven: dict[str, list[int]] = {}
+        """Entry point -> calls that drive.c made, and those that were not left to Python."""
+        self.waiting: list[driven.Driven] = []
 
     def tell(self, data: bytes) -> None:
         """Write an input down, and make memory scarce for some."""
@@ -196,6 +208,7 @@ class Fuzzer:
             1 << 50,
             chance.random() < 0.8,
             chance.random() < 0.8,
+            chance.choice((1, 1, 1, 2, 7, 0)),
         )
         if run is None:
             return
@@ -400,7 +413,7 @@ class Fuzzer:
         limit = wrote + chance.choice((1 << 30, 1 << 30, 1 << 30, 700, 0, -1))
         end, count, last_offset, waiting_ms, (copies, queues, keys, _) = self.copier.encode(
             bytes(records), position, wrote, limit, 1 << 40, chance.choice((1 << 40, 7, -1)),
-            chance.choice((1 << 22, 1 << 22, 10, 0, -1)),
+            chance.choice((1 << 22, 1 << 22, 10, 0, -1)), chance.random() < 0.3,
         )  # fmt: skip
         self.copied += count
         assert position <= end <= len(records)
@@ -551,15 +564,40 @@ class Fuzzer:
                 check_texts(column, row_count)
 
     def run(self, seconds: float) -> None:
+        """Make calls here for a third of the time, and let drive.c make some for the rest."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            for _ in range(100):
-                self.executions += 1
-                with contextlib.suppress(*ERRORS):
-                    self.entries[self.executions % len(self.entries)]()
-            if self.executions % 20_000 == 0:
-                self.scarce.value = -1
-                self.encoders[self.chance.randrange(8)] = self.encoder()
+            begin = time.monotonic()
+            for _ in range(200):
+                self.run_here()
+            self.scarce.value = -1
+            ending = min(deadline, 3 * time.monotonic() - 2 * begin)
+            while time.monotonic() < ending:
+                self.run_driven()
+
+    def run_here(self) -> None:
+        """Make a call, and look at what it returns."""
+        self.executions += 1
+        with contextlib.suppress(*ERRORS):
+            self.entries[self.executions % len(self.entries)]()
+        if self.executions % 20_000 == 0:
+            self.scarce.value = -1
+            self.encoders[self.chance.randrange(8)] = self.encoder()
+
+    def run_driven(self) -> None:
+        """Make the calls of the next entry point."""
+        if not self.waiting:
+            # Variants and logs are made anew now and then.
+            self.waiting = driven.all_of(self) * 4
+            self.chance.shuffle(self.waiting)
+        call = self.waiting.pop()
+        taken = self.drive.run(
+            call.name, call.entry, call.variants, call.inputs, call.is_framed, call.count,
+            self.chance.getrandbits(60),
+        )  # fmt: skip
+        counts = self.driven.setdefault(call.name, [0, 0])
+        counts[0] += call.count
+        counts[1] += taken
 
 
 def record_of(
@@ -637,7 +675,8 @@ def main() -> None:
     print(
         json.dumps(
             {
-                "executions": fuzzer.executions,
+                "executions": fuzzer.executions + sum(count for count, _ in fuzzer.driven.values()),
+                "looked_at": fuzzer.executions,
                 "processor_seconds": round(time.process_time(), 1),
                 "runs_encoded": fuzzer.encoded,
                 "pulls_gathered": fuzzer.gathered,
@@ -650,6 +689,7 @@ def main() -> None:
                 "messages_copied": fuzzer.copied,
                 "records_scanned": fuzzer.scanned,
                 "entries_checked": fuzzer.checked,
+                "driven": {name: fuzzer.driven[name] for name in sorted(fuzzer.driven)},
             }
         )
     )
