@@ -14,11 +14,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from tests.request_fields import LONG_NAMES, pull_fields, send_fields
 
 from cometmq import native
 from cometmq.broker import Broker, load_config
+from cometmq.broker.transaction.content import cached_content
 from cometmq.codec.batch import encode_batch
+from cometmq.core.transaction.open_transactions import HalfMessage
 from cometmq.model.topic import TopicConfig
 from cometmq.net.env import Environment
 from cometmq.net.network import TcpNetwork
@@ -139,6 +142,7 @@ class Side:
         self.transactions = self.broker._services.transactions
         # A test says when messages are delivered.
         self.schedule._arm = lambda now_ms: None  # type: ignore[method-assign]
+        self.transactions.ops._arm = lambda wait_ms: None  # type: ignore[method-assign]
         for topic in ("t", "u", LONG_TOPIC):
             config = TopicConfig(topic, 4, 4)
             state.topics.put(config, state.env.clock.now_ms())
@@ -175,10 +179,11 @@ class Side:
             for queue in queues.values()
         }
 
-    def halves(self) -> list[str]:
+    def halves(self) -> list[HalfMessage]:
         """What is known of each half message."""
         halves = self.transactions.halves
-        return [repr(halves.at(queue_offset)) for queue_offset in halves.offsets()]
+        known = [half for offset in halves.offsets() if (half := halves.at(offset)) is not None]
+        return [structs.replace(half, cached=cached_content(half)) for half in known]
 
     def files(self) -> dict[str, bytes]:
         """Log, queues and index, which have every byte of every message."""
@@ -221,8 +226,8 @@ class Pair:
         server.front = counted
         append_copies = self.fast.store.append_copies
 
-        def counted_copies(*how: Any) -> Copied:
-            copied = append_copies(*how)
+        def counted_copies(*how: Any, **named: Any) -> Copied:
+            copied = append_copies(*how, **named)
             self.native_copies += copied.copy_count
             return copied
 
@@ -237,6 +242,16 @@ class Pair:
         assert self.fast.store.max_physical_offset == self.pure.store.max_physical_offset
         assert self.fast.queues() == self.pure.queues()
         assert self.fast.halves() == self.pure.halves()
+
+    def commit(self, kept_count: int = 0) -> None:
+        """Commit all half messages but the last ones, in one read, and compare what is stored."""
+        halves = self.fast.halves()
+        frames = [
+            end_frame(number, half)
+            for number, half in enumerate(halves[: len(halves) - kept_count])
+        ]
+        self.exchange([b"".join(frames)])
+        assert len(self.fast.halves()) == min(kept_count, len(halves))
 
     def deliver(self, after_ms: int) -> None:
         """Let time pass, and compare what is delivered."""
@@ -253,6 +268,20 @@ class Pair:
         fast, pure = self.fast.files(), self.pure.files()
         assert fast.keys() == pure.keys()
         assert [name for name in fast if fast[name] != pure[name]] == []
+
+
+def end_frame(opaque: int, half: HalfMessage) -> bytes:
+    """The commit of a half message, as Java's client writes it."""
+    fields = {
+        "commitLogOffset": str(half.physical_offset),
+        "commitOrRollback": "8",
+        "fromTransactionCheck": "false",
+        "msgId": half.uniq_key,
+        "producerGroup": half.group,
+        "tranStateTableOffset": str(half.queue_offset),
+        "transactionId": half.uniq_key,
+    }
+    return json_frame({"code": 37, "extFields": fields, "flag": 0, "opaque": opaque}, b"")
 
 
 @pytest.fixture(params=["ASYNC_FLUSH", "SYNC_FLUSH"])
@@ -441,11 +470,13 @@ def test_same_bytes_whatever_comes(pair: Pair) -> None:
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
-    @given(reads(), st.sampled_from([0, 0, 0, 700, 11_000]))
-    def exchange(chunks: list[bytes], after_ms: int) -> None:
+    @given(reads(), st.sampled_from([0, 0, 0, 700, 11_000]), st.integers(0, 9))
+    def exchange(chunks: list[bytes], after_ms: int, kept_count: int) -> None:
         pair.exchange(chunks)
         if after_ms:
             pair.deliver(after_ms)
+        if kept_count < 3:
+            pair.commit(kept_count)
 
     # The first send of a topic goes through the checks.
     text = "UNIQ_KEY\x0112AB\x02"
@@ -553,6 +584,11 @@ def test_core_takes_timed_and_half_messages(pair: Pair) -> None:
     pair.exchange([b"".join(frames)])
     assert pair.native_bytes - before == sum(map(len, frames))
     assert pair.fast.halves()
+    # Python has stored the first half message, and so it stores the commits of a run with it.
+    for kept_count, native_count in ((5, 0), (1, 4)):
+        copied = pair.native_copies
+        pair.commit(kept_count)
+        assert pair.native_copies - copied == native_count
 
 
 def test_run_that_is_not_flushed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

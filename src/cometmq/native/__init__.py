@@ -70,11 +70,9 @@ NotedDelayed = tuple[int, int]
 """A level that got messages, and the queue offset behind the last one."""
 NotedTimed = tuple[int, int, int, int, str, None, int]
 """Of a timed message: queue offset, physical offset, size, slot, topic, nothing, due time."""
-NotedHalf = tuple[
-    int, int, int, str, str, int, bytes, bytes, int, int, int, tuple[str, str | None, str | None]
-]
-"""Of a half message: queue offset, physical offset, born time, producer group; and of its commit
-topic, queue id, body, properties, flag, sysFlag, tags code, index keys."""
+NotedHalf = tuple[int, int, int, str, str, str, bytes]
+"""Of a half message: queue offset, physical offset, born time, producer group, topic of its commit,
+UNIQ_KEY, record."""
 NotedNumber = tuple[str, int, int]
 """Of a message that its producer numbers: the producer's id, the number, the physical offset."""
 RunQueue = tuple[Any, bytes, int, int]
@@ -299,6 +297,7 @@ class _SendEncoder(Protocol):
         timed_until_ms: int,
         takes_halves: bool,
         takes_numbered: bool,
+        topics_revision: int,
         /,
     ) -> (
         tuple[
@@ -314,6 +313,7 @@ class _SendEncoder(Protocol):
     ):
         """Encode the sends of ``data`` from ``position`` on; None where the first is not plain.
 
+        ``topics_revision`` is another number after each change of a topic.
         Timed messages are taken for slots from `timed_from_ms` on, due until `timed_until_ms`.
         Returns the end of the last frame, the answers, the run, and the delayed, the timed, the
         half and the numbered messages.
@@ -352,9 +352,12 @@ class _CopyEncoder(Protocol):
         store_ms: int,
         stored_until_ms: int,
         body_bytes_max: int,
+        are_commits: bool,
         /,
     ) -> tuple[int, int, int, int, EncodedRun]:
         """Copy records into the queues that they name, as far as they are due and plain.
+
+        Of half messages it stores the commits.
 
         Returns the end of the last one, their number, the queue offset of the last one, the store
         time of the next one if it is not due, else -1, and the run.

@@ -20,7 +20,7 @@ from cometmq.broker.transaction import service as transaction
 from cometmq.broker.transaction.run import RUN_ENDS_MAX
 from cometmq.errors import DiskFull, RemoteProtocolError, ResponseCode
 from cometmq.model.names import OP_HALF_TOPIC
-from cometmq.store.base.results import PutItem, PutResult
+from cometmq.store.base.results import Copied, PutItem, PutResult
 from cometmq.store.message_store import MessageStore
 from cometmq.wire.command.command import RemotingCommand, encode_command
 from cometmq.wire.frame.framing import FrameReader
@@ -58,7 +58,7 @@ def runs_of(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many commits each step stores from now on."""
     counts: list[int] = []
     store = store_of(broker)
-    append = store.append
+    append, append_copies = store.append, store.append_copies
 
     def counting(items: Sequence[PutItem], **how: Any) -> list[PutResult]:
         results = append(items, **how)
@@ -66,7 +66,14 @@ def runs_of(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
             counts.append(len(results))
         return results
 
+    def counting_copies(*how: Any, are_commits: bool = False) -> Copied:
+        copied = append_copies(*how, are_commits=are_commits)
+        if are_commits and copied.copy_count:
+            counts.append(copied.copy_count)
+        return copied
+
     monkeypatch.setattr(store, "append", counting)
+    monkeypatch.setattr(store, "append_copies", counting_copies)
     return counts
 
 

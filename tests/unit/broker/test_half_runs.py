@@ -99,11 +99,11 @@ def test_a_commit_from_memory_stores_what_a_commit_from_the_log_does(
         monkeypatch.setattr(transaction, "_CACHED_COUNT", 0)
         (second,) = await exchange(broker, half_frame(2, text), 1)
         monkeypatch.setattr(transaction, "_CACHED_COUNT", 100)
-        monkeypatch.setattr(transaction, "_CACHED_BODY_BYTES_MAX", 3)
+        monkeypatch.setattr(transaction, "_CACHED_MESSAGE_BYTES_MAX", 3)
         (third,) = await exchange(broker, half_frame(3, text), 1)
         places = [of_answer(one) for one in (answer, second, third)]
         assert not any(is_kept(broker, place) for place in places)
-        monkeypatch.setattr(transaction, "_CACHED_BODY_BYTES_MAX", 100)
+        monkeypatch.setattr(transaction, "_CACHED_MESSAGE_BYTES_MAX", 2000)
         (fourth,) = await exchange(broker, half_frame(4, text), 1)
         places.append(of_answer(fourth))
         assert is_kept(broker, places[3])

@@ -25,6 +25,7 @@ class Queue:
     magic = 0xDAA320A7
     topic_part = b"\x01t"
     is_watched = True
+    is_gone = False
 
 
 def encoder(queue: Queue, part: bytes = b"") -> Any:
@@ -48,7 +49,7 @@ def frames(count: int) -> bytes:
 
 
 def encode(send_encoder: Any, data: bytes) -> Any:
-    return send_encoder.encode(data, 0, 0, 1 << 30, STORE_MS, ORIGIN, 1 << 22, *SPAN, True, True)
+    return send_encoder.encode(data, 0, 0, 1 << 30, STORE_MS, ORIGIN, 1 << 22, *SPAN, True, True, 1)
 
 
 def test_empty_parts() -> None:
@@ -59,6 +60,74 @@ def test_empty_parts() -> None:
     assert (keys[0], len(arrivals)) == (4, 4)
     assert records.count(b"body") == 4
     assert answers.count(b"queueOffset") == 4
+
+
+def topics_encoder(topics: dict[str, dict[int, Queue]], checked: dict[str, int]) -> Any:
+    assert native.SendEncoder is not None
+    return native.SendEncoder(
+        checked, set(), topics, Queue, b"", (b"", b"", b""), (bytes(5), b""), b"", 0xFFFFFFFF,
+        bytes(8), 1000, b"", False, False,
+    )  # fmt: skip
+
+
+def test_queues_that_the_store_deletes_are_forgotten() -> None:
+    """A queue that is gone stops the run; the next one takes what the store has in its place."""
+    old, new = Queue(), Queue()
+    topics = {"t": {0: old}}
+    send_encoder = topics_encoder(topics, {"t": 4})
+    assert encode(send_encoder, frames(1))[2][1][0][0] is old
+    topics["t"][0] = new
+    old.is_gone = True
+    assert encode(send_encoder, frames(1)) is None
+    assert encode(send_encoder, frames(1))[2][1][0][0] is new
+
+
+def test_change_of_topics_is_seen() -> None:
+    """With another revision each topic has to be among those that passed the checks."""
+    checked = {"t": 4}
+    send_encoder = topics_encoder({"t": {0: Queue()}}, checked)
+    assert encode(send_encoder, frames(1)) is not None
+    checked.clear()
+    assert encode(send_encoder, frames(1)) is not None
+    arguments = (0, 0, 1 << 30, STORE_MS, ORIGIN, 1 << 22, *SPAN, True, True)
+    assert send_encoder.encode(frames(1), *arguments, 2) is None
+
+
+def test_many_queues() -> None:
+    """Each send goes into its own queue, also when the table of known queues has grown."""
+    topics: dict[str, dict[int, Queue]] = {}
+    for number in range(300):
+        topic = f"topic{number}"
+        topics[topic] = {queue_id: Queue() for queue_id in range(4)}
+        for queue in topics[topic].values():
+            queue.topic_part = bytes([len(topic)]) + topic.encode()
+    send_encoder = topics_encoder(topics, dict.fromkeys(topics, 4))
+    for _ in range(2):
+        for first in range(0, 1200, 60):
+            names = [(f"topic{number // 4}", number % 4) for number in range(first, first + 60)]
+            data = b"".join(
+                encode_command(
+                    RemotingCommand.request(
+                        310, send_fields(topic, PROPERTIES.format(1), e=str(queue_id))
+                    )
+                )
+                for topic, queue_id in names
+            )
+            end, _, (_, queues, _, _), *_ = encode(send_encoder, data)
+            assert end == len(data)
+            assert [queue[0] for queue in queues] == [topics[name][key] for name, key in names]
+
+
+def test_messages_that_wait_need_no_queue_of_their_topic() -> None:
+    """The queue is made when the first of them is delivered."""
+    waiting = Queue()
+    waiting.topic_part = b"\x13SCHEDULE_TOPIC_XXXX"
+    send_encoder = topics_encoder({"SCHEDULE_TOPIC_XXXX": {0: waiting}}, {"t": 4})
+    text = PROPERTIES.format(1) + "DELAY\x011\x02"
+    data = encode_command(RemotingCommand.request(310, send_fields("t", text), b"body"))
+    assert encode(send_encoder, data)[2][1][0][0] is waiting
+    data = encode_command(RemotingCommand.request(310, send_fields("u", text), b"body"))
+    assert encode(send_encoder, data) is None
 
 
 class StoredQueue:
@@ -106,7 +175,9 @@ def test_nothing_is_kept() -> None:
         assert encode(send_encoder, good) is not None
         assert encode(send_encoder, bad) is None
         with pytest.raises(ValueError, match="out of range"):
-            send_encoder.encode(good, len(good) + 1, 0, 9, STORE_MS, ORIGIN, 9, *SPAN, True, True)
+            send_encoder.encode(
+                good, len(good) + 1, 0, 9, STORE_MS, ORIGIN, 9, *SPAN, True, True, 1
+            )
         assert native.hash_keys is not None
         hashes, _, _ = native.hash_keys([("t", 1, 2, ("a", "b c", "\ud800"))])
         assert len(hashes) == 4 * 8

@@ -28,7 +28,7 @@ from cometmq.net.server import ServerConnection
 from cometmq.wire.command.command import RemotingCommand
 from cometmq.wire.header.headers import SendMessageHeader
 
-__all__ = ["SendChecks", "topic_text"]
+__all__ = ["CheckedTopics", "SendChecks", "topic_text"]
 
 log = logging.getLogger("cometmq.broker")
 
@@ -42,6 +42,21 @@ def topic_text(config: TopicConfig) -> str:
         f"topicFilterType={config.topic_filter_type}, topicSysFlag={config.topic_sys_flag}, "
         f"order={str(config.order).lower()}, attributes={{{attributes}}}]"
     )
+
+
+class CheckedTopics:
+    """The topics that passed every check."""
+
+    def __init__(self) -> None:
+        self.queue_counts: dict[str, int] = {}
+        """Topic -> its number of queues."""
+        self.revision = 1
+        """Another number after each `forget`."""
+
+    def forget(self) -> None:
+        """Send every topic through the checks again; called whenever a topic changes."""
+        self.queue_counts.clear()
+        self.revision += 1
 
 
 class SendChecks:

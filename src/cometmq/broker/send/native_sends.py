@@ -11,7 +11,7 @@ passed the barrier.  The core stops before a send that does not wait.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
@@ -19,6 +19,7 @@ import msgspec
 from cometmq import native
 from cometmq.broker.base.barrier import SendBarrier
 from cometmq.broker.base.state import BrokerState
+from cometmq.broker.send.checks import CheckedTopics
 from cometmq.errors import ResponseCode
 from cometmq.net.server import Front, ServerConnection
 from cometmq.wire.command.command import FRAME_HEAD, encode_response
@@ -73,8 +74,8 @@ class HalfSends(Protocol):
     def is_open(self) -> bool:
         """Whether the core may take them."""
 
-    def encoded(self, notes: Sequence[NotedHalf], born_host: bytes) -> None:
-        """Take note of messages of one host."""
+    def encoded(self, notes: Sequence[NotedHalf]) -> None:
+        """Take note of messages."""
 
 
 class NumberTable(Protocol):
@@ -110,7 +111,7 @@ class NativeKinds(NamedTuple):
 
 def native_front(
     state: BrokerState,
-    queue_counts: Mapping[str, int],
+    checked: CheckedTopics,
     moving_topics: Container[str],
     suffix: bytes,
     sys_flag_mask: int,
@@ -120,7 +121,7 @@ def native_front(
 
     Args:
         state: the broker's.
-        queue_counts: topics that passed every check, with their number of queues.
+        checked: topics that passed every check.
         moving_topics: topics whose message groups move between brokers.
         suffix: the properties that the broker adds.
         sys_flag_mask: the bits of a sysFlag that a client may set.
@@ -133,7 +134,7 @@ def native_front(
     is_waiting = barrier.is_waiting
     answers = SendResponseEncoder(config.region_id, trace_on=config.trace_on, barrier=barrier.level)
     encode = native.SendEncoder(
-        queue_counts,
+        checked.queue_counts,
         moving_topics,
         store.queues_by_topic,
         store.queue_type,
@@ -174,6 +175,7 @@ def native_front(
                 *timed.native_span(now_ms),
                 half.is_open(),
                 numbered.is_ready,
+                checked.revision,
             )
             # Nothing of a run is stored yet: `SendProcessor` serves one with a repetition.
             if run is None or (run[6] and not are_new(run[6])):
@@ -186,7 +188,7 @@ def native_front(
                 timed.encoded(timed_notes)
             note_numbers(number_notes)
             if half_notes:
-                half.encoded(half_notes, connection.peer_host)
+                half.encoded(half_notes)
             if is_waiting and run_answers:
                 _answer_passed(barrier, position + len(encoded[0]), run_answers, connection)
             else:

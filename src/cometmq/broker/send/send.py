@@ -6,7 +6,7 @@
 4. *Append* the run to the store with one call, and let the kind take note of it.
 5. *Answer*, at once or when the messages are durable.
 
-This fast way is for a topic that passed the checks before (`_queue_counts`) and for properties
+This fast way is for a topic that passed the checks before (`CheckedTopics`) and for properties
 that need no check.  The property string stays as the producer sent it, and the broker's own entries
 are appended; of two equal names, readers take the last.
 
@@ -27,7 +27,7 @@ from cometmq.broker.base.state import BrokerState, Refusal
 from cometmq.broker.base.store_failure import store_failure
 from cometmq.broker.send.answers import Request, SendAnswers
 from cometmq.broker.send.batch_keys import BatchKeysReader, MayWait
-from cometmq.broker.send.checks import SendChecks
+from cometmq.broker.send.checks import CheckedTopics, SendChecks
 from cometmq.broker.send.kinds import (
     PLAIN,
     Destination,
@@ -164,23 +164,20 @@ class SendProcessor:
             prop.CLUSTER: config.broker_cluster_name,
         }
         self._suffix = encode_properties(self._region_properties)
-        self._queue_counts: dict[str, int] = {}
-        """Topic that passed every check -> its number of queues."""
+        self._passed = CheckedTopics()
+        self.forget_topics = self._passed.forget
+        """Send every topic through the checks again; called whenever a topic changes."""
 
     def front(self, kinds: NativeKinds) -> Front | None:
         """Return what serves sends by the native core; None where it is not there."""
         return native_front(
             self._state,
-            self._queue_counts,
+            self._passed,
             self._group_homes.topics,
             self._suffix,
             _CLIENT_SYS_FLAGS,
             kinds,
         )
-
-    def forget_topics(self) -> None:
-        """Send every topic through the checks again; called whenever a topic changes."""
-        self._queue_counts.clear()
 
     # -- the fast way ---------------------------------------------------------------------
 
@@ -237,7 +234,7 @@ class SendProcessor:
         """Make sends of one kind from `start` on ready, up to the first for the checks.  HOT."""
         read, suffix = self._read_properties, self._suffix
         body_bytes_max = self._state.config.max_message_size
-        queue_count_of = self._queue_counts.get
+        queue_count_of = self._passed.queue_counts.get
         moving_topics = self._group_homes.topics
         sends: list[Send] = []
         kind: SendKind | None = None
@@ -394,7 +391,9 @@ class SendProcessor:
             and config.topic_filter_type == "SINGLE_TAG"
             and config.attributes.get("cleanup.policy") != "COMPACTION"
         ):
-            self._queue_counts[topic] = max(config.write_queue_count, config.read_queue_count)
+            self._passed.queue_counts[topic] = max(
+                config.write_queue_count, config.read_queue_count
+            )
 
     def _send_one(
         self,

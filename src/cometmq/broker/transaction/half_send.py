@@ -53,8 +53,8 @@ class HalfKind(SendKind):
     dropped = (prop.TRANSACTION_CHECK_TIMES, prop.TRAN_PREPARED_QUEUE_OFFSET)
     properties_bytes_max = PROPERTIES_BYTES_MAX - CHECK_BYTES_MAX
 
-    def __init__(self, state: BrokerState, added: Callable[[HalfMessage], None]) -> None:
-        """`added` is called with each half message that is stored."""
+    def __init__(self, state: BrokerState, added: Callable[[Sequence[HalfMessage]], None]) -> None:
+        """`added` is called with half messages that are stored."""
         self._state = state
         self._added = added
 
@@ -123,6 +123,7 @@ class HalfKind(SendKind):
         self, sends: Sequence[Send], results: Sequence[PutResult], born_host: bytes, now_ms: int
     ) -> None:
         """Hand half messages to the transactions, with what their commits store."""
+        halves: list[HalfMessage] = []
         for send, result in zip(sends, results, strict=False):
             detail: HalfDetail = send.shape.detail
             real = real_entries(send.real_topic, send.real_queue_id)
@@ -140,32 +141,22 @@ class HalfKind(SendKind):
                     send.shape.tags_code,
                     send.index_keys,
                 )
-            self._added(
+            halves.append(
                 HalfMessage(
                     result.queue_offset,
                     result.physical_offset,
                     send.born_ms,
                     detail.group,
+                    send.real_topic,
+                    send.uniq_key,
+                    commit,
                     0,
                     detail.immunity_s,
                     detail.has_immunity,
-                    -1,
-                    send.real_topic,
-                    commit,
                 )
             )
+        self._added(halves)
 
-    def encoded(self, notes: Sequence[NotedHalf], born_host: bytes) -> None:
+    def encoded(self, notes: Sequence[NotedHalf]) -> None:
         """Hand half messages that the native core has stored to the transactions."""
-        for (
-            queue_offset, physical_offset, born_ms, group, topic, queue_id, body, raw, flag,
-            sys_flag, tags_code, index_keys,
-        ) in notes:  # fmt: skip
-            commit = CommitContent(
-                queue_id, body, raw, flag, sys_flag, born_host, 0, tags_code, index_keys
-            )
-            self._added(
-                HalfMessage(
-                    queue_offset, physical_offset, born_ms, group, 0, -1, False, -1, topic, commit
-                )
-            )
+        self._added([HalfMessage(*note) for note in notes])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.broker.base.barrier import late_remark
 from cometmq.broker.base.state import BrokerState, answer
+from cometmq.broker.transaction.content import cached_content
 from cometmq.codec.stored_message import StoredMessage, decode_messages
 from cometmq.errors import CodecError, ResponseCode, StoreError
 from cometmq.model.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
@@ -63,21 +64,62 @@ class EndRuns:
         """Commit from `start` on; return the number of the first other request, and the answers."""
         if self._is_refusing():
             return start, b""
-        ended, items, host = self._gather(commands, start)
-        if not items:
-            return start, b""
         try:
-            results = self._state.store.append(items, born_host=host, store_ms=now_ms)
+            ended = self._put_natively(commands, start, now_ms) or self._put(
+                commands, start, now_ms
+            )
         except StoreError:
             # Served alone, each end is answered with the reason.
+            ended = []
+        if not ended:
             return start, b""
-        end = start + len(results)
-        self._committed(ended[: len(results)])
+        end = start + len(ended)
+        self._committed(ended)
         asked = [request for request in commands[start:end] if not request.flag & FLAG_ONEWAY]
         if asked and self._state.barrier.is_waiting:
             self._answer_passed(asked, connection)
             return end, b""
         return end, self._answers(asked)
+
+    def _put_natively(self, commands: Sequence[Any], start: int, now_ms: int) -> list[HalfMessage]:
+        """Have the native core store the commits of half messages that are cached as records.
+
+        Returns those whose commits are stored, none where the first one is not plain.
+        """
+        open_at = self._halves.at
+        ended: dict[int, HalfMessage] = {}
+        records: list[bytes] = []
+        for request in commands[start : start + RUN_ENDS_MAX]:
+            if type(request) is not EndCommand or request.flag & FLAG_RESPONSE:
+                break
+            header = request.ext
+            queue_offset = header.tran_state_table_offset
+            half = open_at(queue_offset)
+            if (
+                half is None
+                or type(half.cached) is not bytes
+                or header.commit_or_rollback != TRANSACTION_COMMIT
+                or half.physical_offset != header.commit_log_offset
+                or queue_offset in ended
+                or not names_cached(header, half)
+            ):
+                break
+            ended[queue_offset] = half
+            records.append(half.cached)
+        if not records:
+            return []
+        copied = self._state.store.append_copies(
+            b"".join(records), now_ms, now_ms, are_commits=True
+        )
+        return list(ended.values())[: copied.copy_count]
+
+    def _put(self, commands: Sequence[Any], start: int, now_ms: int) -> list[HalfMessage]:
+        """Store commits; return the half messages whose commits are stored."""
+        ended, items, host = self._gather(commands, start)
+        if not items:
+            return []
+        results = self._state.store.append(items, born_host=host, store_ms=now_ms)
+        return ended[: len(results)]
 
     def _gather(
         self, commands: Sequence[Any], start: int
@@ -102,8 +144,8 @@ class EndRuns:
                 or queue_offset in ended
             ):
                 break
-            commit = half.cached
-            if commit is not None and not names_cached(header, half, commit):
+            commit = cached_content(half)
+            if commit is not None and not names_cached(header, half):
                 break
             if commit is None:
                 if queue_offset not in read:
@@ -154,15 +196,16 @@ def commit_item(half: HalfMessage, commit: CommitContent) -> PutItem:
     )
 
 
-def names_cached(header: EndTransactionHeader, half: HalfMessage, commit: CommitContent) -> bool:
+def names_cached(header: EndTransactionHeader, half: HalfMessage) -> bool:
     """Whether an end names the group and the id of a cached half message, which has no time limit.
 
     Then it needs no other check.
     """
     return (
-        header.producer_group == half.group
+        half.cached is not None
+        and header.producer_group == half.group
         and not half.has_immunity
-        and commit.index_keys[0] in (header.msg_id, header.transaction_id)
+        and half.uniq_key in (header.msg_id, header.transaction_id)
     )
 
 

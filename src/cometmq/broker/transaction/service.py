@@ -28,12 +28,12 @@ from cometmq.broker.base.barrier import late_remark
 from cometmq.broker.base.state import BrokerState, Refusal, answer, in_worker
 from cometmq.broker.base.store_failure import store_failure
 from cometmq.broker.transaction.check_back import CheckBack
+from cometmq.broker.transaction.content import cached_content, content_of
 from cometmq.broker.transaction.load import load_transactions
 from cometmq.broker.transaction.moving import PendingHalves
 from cometmq.broker.transaction.ops import OpWriter
 from cometmq.broker.transaction.run import EndRuns, commit_item, names_cached, read_halves
-from cometmq.codec.java_hash import tags_code
-from cometmq.codec.properties import find_property, remove_property
+from cometmq.codec.properties import find_property
 from cometmq.codec.stored_message import StoredMessage, decode_message
 from cometmq.core.transaction.open_transactions import (
     CommitContent,
@@ -46,7 +46,6 @@ from cometmq.errors import CometError, ResponseCode, StoreError
 from cometmq.model.flags import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from cometmq.model.names import HALF_TOPIC
 from cometmq.net.server import Run, ServerConnection
-from cometmq.store.base.dispatch import index_keys_of
 from cometmq.store.base.results import PutResult
 from cometmq.wire.command.command import RemotingCommand
 from cometmq.wire.header.fast_decode import EndCommand
@@ -61,8 +60,8 @@ _REMEMBERED: Final = 10_000
 _CACHED_COUNT: Final = 16_384
 _CACHED_BYTES: Final = 16 << 20
 _OBJECT_BYTES: Final = 512
-"""Memory of the objects of one cached commit beside its body and properties."""
-_CACHED_BODY_BYTES_MAX: Final = 64 << 10
+"""Memory of the objects of one cached commit beside body and properties, or the record."""
+_CACHED_MESSAGE_BYTES_MAX: Final = 64 << 10
 _OUTCOMES: Final = {TRANSACTION_COMMIT: "committed", TRANSACTION_ROLLBACK: "rolled back"}
 _NOT_FOUND: Final = "Find prepared transaction message failed"
 
@@ -124,24 +123,28 @@ class TransactionService:
         self.halves.add(half_of(result.queue_offset, result.physical_offset, born_ms, properties))
         self._at("half.put")
 
-    def added(self, half: HalfMessage) -> None:
-        """Note a half message that was put; cache what its commit stores, if it is not too long."""
-        self.halves.add(half)
-        commit = half.cached
-        if commit is not None:
-            if len(commit.body) > _CACHED_BODY_BYTES_MAX:
+    def added(self, halves: Sequence[HalfMessage]) -> None:
+        """Note half messages that were put; cache what their commits store if it is short."""
+        self.halves.add(*halves)
+        cached, byte_count = self._cached, 0
+        for half in halves:
+            content = half.cached
+            # Written out: most of them have the record.
+            size = len(content) + _OBJECT_BYTES if type(content) is bytes else _memory_of(content)
+            if size > _CACHED_MESSAGE_BYTES_MAX:
                 half.cached = None
-            else:
-                self._cached.append(half)
-                self._cached_bytes += len(commit.body) + len(commit.raw) + _OBJECT_BYTES
-                while self._cached_bytes > _CACHED_BYTES or len(self._cached) > _CACHED_COUNT:
-                    self._drop_cached(self._cached.popleft())
-        self._at("half.put")
+            elif content is not None:
+                cached.append(half)
+                byte_count += size
+        self._cached_bytes += byte_count
+        while self._cached_bytes > _CACHED_BYTES or len(cached) > _CACHED_COUNT:
+            self._drop_cached(cached.popleft())
+        for _ in halves:
+            self._at("half.put")
 
     def _drop_cached(self, half: HalfMessage) -> None:
-        commit, half.cached = half.cached, None
-        if commit is not None:
-            self._cached_bytes -= len(commit.body) + len(commit.raw) + _OBJECT_BYTES
+        self._cached_bytes -= _memory_of(half.cached)
+        half.cached = None
 
     # -- END_TRANSACTION ----------------------------------------------------------------------
 
@@ -155,10 +158,10 @@ class TransactionService:
             return None
         half = self.halves.at(header.tran_state_table_offset)
         if half is not None and half.physical_offset == header.commit_log_offset:
-            commit = half.cached
-            if commit is not None and names_cached(header, half, commit):
+            if names_cached(header, half):
                 is_commit = header.commit_or_rollback == TRANSACTION_COMMIT
-                return self._finish(request, half, commit if is_commit else None, connection)
+                commit = cached_content(half) if is_commit else None
+                return self._finish(request, half, commit, connection)
             message = read_halves(self._state, half.queue_offset, 1).get(half.queue_offset)
             if message is not None:
                 return self._settle(request, header, message, connection)
@@ -208,7 +211,7 @@ class TransactionService:
                 self._check_repeated(header)
                 return answer(request)
             is_commit = header.commit_or_rollback == TRANSACTION_COMMIT
-            commit = _commit_of(checked) if is_commit else None
+            commit = content_of(checked) if is_commit else None
         except Refusal as refusal:
             return answer(request, refusal.code, refusal.remark)
         return self._finish(request, half, commit, connection)
@@ -336,7 +339,7 @@ class TransactionService:
     ) -> CommitContent | None:
         """Return what an end of a run stores of a half message; None when it is refused."""
         try:
-            return _commit_of(self._checked(header, message, is_moved=False))
+            return content_of(self._checked(header, message, is_moved=False))
         except Refusal:
             return None
 
@@ -379,6 +382,14 @@ class TransactionService:
         )
 
 
+def _memory_of(cached: CommitContent | bytes | None) -> int:
+    if cached is None:
+        return 0
+    if isinstance(cached, bytes):
+        return len(cached) + _OBJECT_BYTES
+    return len(cached.body) + len(cached.raw) + _OBJECT_BYTES
+
+
 def _is_meant(header: EndTransactionHeader, message: StoredMessage) -> bool:
     """Whether the ids of a request, if it has any, are those of the message.
 
@@ -388,47 +399,6 @@ def _is_meant(header: EndTransactionHeader, message: StoredMessage) -> bool:
     uniq_key = _text(find_property(message.raw_properties, b"UNIQ_KEY"))
     # Old clients send the offset message id.
     return not ids or uniq_key in ids or message.offset_message_id in ids
-
-
-def _commit_of(message: StoredMessage) -> CommitContent:
-    """Return what the commit of a half message stores, by its record.
-
-    Raises:
-        Refusal: it names no topic and queue.
-    """
-    topic, queue_id, raw = _take_destination(message.raw_properties)
-    if topic is None or queue_id is None or not queue_id.isdigit():
-        raise Refusal(
-            ResponseCode.MESSAGE_ILLEGAL,
-            "the message is illegal: it names no topic and queue to be delivered to",
-        )
-    keys = index_keys_of(raw) or (None, None, None)
-    return CommitContent(
-        int(queue_id),
-        message.body,
-        raw,
-        message.flag,
-        message.sys_flag,
-        message.born_host,
-        message.reconsume_times,
-        tags_code(keys[2]),
-        keys,
-    )
-
-
-def _take_destination(raw: bytes) -> tuple[bytes | None, bytes | None, bytes]:
-    """Return REAL_TOPIC, REAL_QID, and the property string without them."""
-    # A half message that this broker stored and never put back has them at its end.
-    head, _, tail = raw.rpartition(b"\x02REAL_TOPIC\x01")
-    topic, _, rest = tail.partition(b"\x02REAL_QID\x01")
-    queue_id, _, behind = rest.partition(b"\x02")
-    if head and queue_id and not behind and b"REAL_" not in head and b"\x02" not in topic:
-        return topic, queue_id, head + b"\x02"
-    return (
-        find_property(raw, b"REAL_TOPIC"),
-        find_property(raw, b"REAL_QID"),
-        remove_property(remove_property(raw, b"REAL_TOPIC"), b"REAL_QID"),
-    )
 
 
 def _text(value: bytes | None) -> str | None:

@@ -62,16 +62,18 @@ class HalfMessage(msgspec.Struct, gc=False):
     born_ms: int
     group: str
     """The producer group that is asked for the outcome."""
+    topic: str = ""
+    """The topic its producer chose; "" if it names none."""
+    uniq_key: str = ""
+    """UNIQ_KEY of a message with something cached."""
+    cached: CommitContent | bytes | None = None
+    """What the commit stores, or the record that has it; None if it must be read from the log."""
     check_count: int = 0
     immunity_s: int = -1
     """CHECK_IMMUNITY_TIME_IN_SECONDS; -1 when it has none that is a number."""
     has_immunity: bool = False
     first_offset: int = -1
     """The queue offset it was first stored at, -1 when this is the first."""
-    topic: str = ""
-    """The topic its producer chose; "" if it names none."""
-    cached: CommitContent | None = None
-    """What the commit stores; None if it must be read from the log."""
 
 
 class CheckRules(msgspec.Struct, frozen=True):
@@ -138,11 +140,11 @@ def half_of(
         physical_offset,
         born_ms,
         group.decode("utf-8", "replace"),
-        0 if checks is None else max(0, _number(checks)),
-        immunity_s(immunity),
-        immunity is not None,
-        -1 if first is None else _number(first),
         topic.decode("utf-8", "replace"),
+        check_count=0 if checks is None else max(0, _number(checks)),
+        immunity_s=immunity_s(immunity),
+        has_immunity=immunity is not None,
+        first_offset=-1 if first is None else _number(first),
     )
 
 
@@ -182,12 +184,13 @@ class OpenHalves:
     def __len__(self) -> int:
         return len(self._open)
 
-    def add(self, half: HalfMessage) -> None:
-        """Add a half message at the end of the half queue."""
-        self._open[half.queue_offset] = half
-        counts = self.counts
-        counts[half.topic] = counts.get(half.topic, 0) + 1
-        self.changes += 1
+    def add(self, *halves: HalfMessage) -> None:
+        """Add half messages at the end of the half queue."""
+        counts, still_open = self.counts, self._open
+        for half in halves:
+            still_open[half.queue_offset] = half
+            counts[half.topic] = counts.get(half.topic, 0) + 1
+        self.changes += len(halves)
 
     def at(self, queue_offset: int) -> HalfMessage | None:
         """The open half message with this newest queue offset."""

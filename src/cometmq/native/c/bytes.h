@@ -225,6 +225,21 @@ static inline uint8_t *put_span(uint8_t *at, Span span) {
     return put_bytes(at, span.start, span.size);
 }
 
+/* Write a decimal number, which has 20 characters at most. */
+static inline uint8_t *put_number(uint8_t *at, int64_t number) {
+    uint8_t digits[20];
+    int count = 0;
+    uint64_t value = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
+    do
+        digits[count++] = (uint8_t)('0' + value % 10);
+    while ((value /= 10) != 0);
+    if (number < 0)
+        *at++ = '-';
+    while (count > 0)
+        *at++ = digits[--count];
+    return at;
+}
+
 static inline bool is_equal(Span span, const void *bytes, size_t size) {
     return span.size == size && memcmp(span.start, bytes, size) == 0;
 }

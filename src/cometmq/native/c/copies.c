@@ -5,8 +5,12 @@
  * record that is not due, and before one that is not plain: then Python delivers it, or says what is
  * wrong.
  *
- * The Python way is `ScheduleService._deliver` and `Appender.append`; the bytes are equal
- * (tests/property/test_native_sends.py).
+ * A commit is a copy of a half message without these two properties, which are its last ones
+ * (docs/internals/delivery.md#half-messages); its sysFlag says that it is one, and its prepared
+ * offset where the half message is.
+ *
+ * The Python way is `ScheduleService._deliver`, `commit_item` and `Appender.append`; the bytes are
+ * equal (tests/property/test_native_sends.py).
  */
 #define PY_SSIZE_T_CLEAN
 #include "core.h"
@@ -37,6 +41,7 @@ typedef struct {
     int64_t last_offset;
     /* Store time of the first message that is not due; -1: there is none. */
     int64_t waiting_ms;
+    int are_commits;
 } Copies;
 
 /* Read a record that may be copied: with IPv4 hosts, with ASCII properties, and not of an open or
@@ -72,6 +77,9 @@ static bool read_target(Span properties, MessageKeys *keys, Span *topic, int32_t
             if (is_equal(name, wanted[i].name, strlen(wanted[i].name)))
                 *(wanted[i].value == NULL ? &number : wanted[i].value) = read_rest(&value);
     }
+    if (number.size == 0 || number.size > QUEUE_DIGITS_MAX || topic->size == 0 ||
+        is_equal(*topic, HALF_TOPIC, sizeof HALF_TOPIC - 1))
+        return false;
     *queue_id = 0;
     Cursor digits = cursor_of(number);
     for (int digit; (digit = take_byte(&digits)) >= 0;) {
@@ -79,8 +87,23 @@ static bool read_target(Span properties, MessageKeys *keys, Span *topic, int32_t
             return false;
         *queue_id = *queue_id * 10 + (digit - '0');
     }
-    return number.size != 0 && number.size <= QUEUE_DIGITS_MAX && topic->size != 0 &&
-           !is_equal(*topic, HALF_TOPIC, sizeof HALF_TOPIC - 1);
+    return true;
+}
+
+/* Read what stands before REAL_TOPIC and REAL_QID; false where they are not the last properties. */
+static bool read_own_properties(Span properties, Span topic, Span *own) {
+    Cursor cursor = cursor_of(properties);
+    Span before, number;
+    for (Cursor real = cursor; read_until(&cursor, 2, &before); real = cursor) {
+        Cursor rest = real;
+        if (!read_text(&rest, "REAL_TOPIC\x01", 11) || !read_until(&rest, 2, &before) ||
+            before.start != topic.start)
+            continue;
+        *own = span_between(cursor_of(properties), real);
+        return read_text(&rest, "REAL_QID\x01", 9) && read_until(&rest, 2, &number) &&
+               bytes_left(&rest) == 0;
+    }
+    return false;
 }
 
 /* Copy one record; 1: done, 0: stop before it, -1: an exception. */
@@ -95,7 +118,8 @@ static int copy_record(Copies *copies, const Record *record) {
     store_u64(at, (uint64_t)copies->now_ms);
     at = put_span(at + 8, buffer_span(&copies->encoder->store_host));
     store_u32(at, (uint32_t)record->reconsume_times);
-    store_u64(at + 4, (uint64_t)record->prepared_offset);
+    store_u64(at + 4, (uint64_t)(copies->are_commits ? record->physical_offset
+                                                     : record->prepared_offset));
     Message message = {.body = record->body,
                        .properties = record->properties,
                        .origin = {origin, ORIGIN_BYTES},
@@ -108,6 +132,11 @@ static int copy_record(Copies *copies, const Record *record) {
     RunQueue *queue;
     if (!read_target(record->properties, &keys, &topic, &queue_id))
         return 0;
+    if (copies->are_commits) {
+        if (!read_own_properties(record->properties, topic, &message.properties))
+            return 0;
+        message.sys_flag = (message.sys_flag & ~(uint32_t)SYS_FLAG_TRANSACTION) | SYS_FLAG_COMMIT;
+    }
     int is_found = find_queue(&copies->run, topic, queue_id, &queue);
     if (is_found != 1)
         return is_found;
@@ -135,10 +164,11 @@ static Py_ssize_t copy_records(Copies *copies, size_t position) {
 }
 
 PyDoc_STRVAR(encode_doc,
-             "encode(records, position, wrote, limit, store_ms, stored_until_ms, body_bytes_max)\n"
+             "encode(records, position, wrote, limit, store_ms, stored_until_ms, body_bytes_max,\n"
+             "       are_commits)\n"
              "--\n\n"
              "Copy `records` from `position` on into the queues that they name, as far as they were\n"
-             "stored until a time, and are plain.\n\n"
+             "stored until a time, and are plain; or store the commits of half messages.\n\n"
              "Returns the end of the last one, their number, the queue offset of the last one, the\n"
              "store time of the next one if it is not due, else -1, and the run.");
 
@@ -147,8 +177,9 @@ static PyObject *encode(CopyEncoder *self, PyObject *arguments) {
     Py_buffer records;
     Py_ssize_t position;
     long long wrote, limit, stored_until_ms, body_bytes_max;
-    if (!PyArg_ParseTuple(arguments, "OnLLO!LL", &source, &position, &wrote, &limit, &PyLong_Type,
-                          &store_ms, &stored_until_ms, &body_bytes_max))
+    int are_commits;
+    if (!PyArg_ParseTuple(arguments, "OnLLO!LLp", &source, &position, &wrote, &limit, &PyLong_Type,
+                          &store_ms, &stored_until_ms, &body_bytes_max, &are_commits))
         return NULL;
     int64_t now_ms = PyLong_AsLongLong(store_ms);
     if (PyErr_Occurred() || PyObject_GetBuffer(source, &records, PyBUF_SIMPLE) < 0)
@@ -166,6 +197,7 @@ static PyObject *encode(CopyEncoder *self, PyObject *arguments) {
         copies->records = (Span){records.buf, (size_t)records.len};
         copies->now_ms = now_ms;
         copies->stored_until_ms = stored_until_ms;
+        copies->are_commits = are_commits;
         copies->waiting_ms = -1;
         Py_ssize_t end = -1;
         if (run_open(&copies->run, &self->store, wrote, limit, store_ms, body_bytes_max))

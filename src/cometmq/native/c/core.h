@@ -24,6 +24,15 @@ static inline bool append_new(PyObject *list, PyObject *item) {
     return result == 0;
 }
 
+/* Put an object into a tuple, which takes it over; false with an exception. */
+static inline bool set_item(PyObject *tuple, Py_ssize_t index, PyObject *item) {
+    return item != NULL && PyTuple_SetItem(tuple, index, item) == 0;
+}
+
+static inline bool set_number(PyObject *tuple, Py_ssize_t index, int64_t number) {
+    return set_item(tuple, index, PyLong_FromLongLong(number));
+}
+
 /* hash_keys(batch) -> (hashes, physical offsets, store times): index_keys.c. */
 PyObject *hash_keys(PyObject *module, PyObject *batch);
 

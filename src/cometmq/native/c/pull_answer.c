@@ -26,18 +26,12 @@ static bool put_u32(Buffer *head, uint32_t value) {
 }
 
 /* Write a decimal number, in a binary header behind its length. */
-static bool put_number(Buffer *head, int64_t number, bool has_length) {
+static bool add_number(Buffer *head, int64_t number, bool has_length) {
     uint8_t digits[20];
-    size_t at = sizeof digits;
-    uint64_t value = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
-    do
-        digits[--at] = (uint8_t)('0' + value % 10);
-    while ((value /= 10) != 0);
-    if (number < 0)
-        digits[--at] = '-';
-    if (has_length && !put_u32(head, (uint32_t)(sizeof digits - at)))
+    size_t size = (size_t)(put_number(digits, number) - digits);
+    if (has_length && !put_u32(head, (uint32_t)size))
         return false;
-    if (!buffer_add(head, digits + at, sizeof digits - at))
+    if (!buffer_add(head, digits, size))
         return PyErr_NoMemory(), false;
     return true;
 }
@@ -46,7 +40,7 @@ static bool put_json(Buffer *head, PyObject *parts, const PullAnswer *answer) {
     const int64_t numbers[] = {answer->max_offset, answer->min_offset, answer->next_offset,
                                answer->opaque};
     for (int i = 0; i < JSON_PARTS - 1; i++)
-        if (!put_part(head, parts, i) || !put_number(head, numbers[i], false))
+        if (!put_part(head, parts, i) || !add_number(head, numbers[i], false))
             return false;
     return put_part(head, parts, JSON_PARTS - 1);
 }
@@ -60,7 +54,7 @@ static bool put_binary(Buffer *head, PyObject *parts, const PullAnswer *answer) 
     if (!put_u32(head, 0))
         return false;
     for (int i = 0; i < 3; i++)
-        if (!put_part(head, parts, 2 + i) || !put_number(head, numbers[i], true))
+        if (!put_part(head, parts, 2 + i) || !add_number(head, numbers[i], true))
             return false;
     if (!put_part(head, parts, BINARY_PARTS - 1))
         return false;

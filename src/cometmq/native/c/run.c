@@ -5,9 +5,9 @@
 
 enum {
     UNIT_BYTES = 20,
-    /* How many of the last queues of a run are asked for a topic: the queues of a topic come in turn,
-     * and of thousands of topics none is likely there. */
-    SHARING_MAX = 8,
+    KNOWN_CAPACITY_MIN = 256,
+    /* With so many slots in use, 12 MB of memory, the table begins again. */
+    KNOWN_CAPACITY_MAX = 131072,
 };
 
 /* A message of a run. */
@@ -27,19 +27,38 @@ bool store_open(Store *store, PyObject *topics, PyObject *queue_type) {
     store->magic_name = PyUnicode_InternFromString("magic");
     store->topic_part_name = PyUnicode_InternFromString("topic_part");
     store->is_watched_name = PyUnicode_InternFromString("is_watched");
+    store->is_gone_name = PyUnicode_InternFromString("is_gone");
     return store->max_name != NULL && store->magic_name != NULL &&
-           store->topic_part_name != NULL && store->is_watched_name != NULL;
+           store->topic_part_name != NULL && store->is_watched_name != NULL &&
+           store->is_gone_name != NULL;
 }
 
 int store_traverse(Store *store, visitproc visit, void *arg) {
     Py_VISIT(store->topics);
     Py_VISIT(store->queue_type);
+    for (size_t i = 0; i < store->known_capacity; i++)
+        Py_VISIT(store->known[i].queue);
     return 0;
+}
+
+/* Forget the known queues. */
+static void forget_queues(Store *store) {
+    KnownQueue *known = store->known;
+    size_t capacity = store->known_capacity;
+    store->known = NULL;
+    store->known_capacity = store->known_count = 0;
+    for (size_t i = 0; i < capacity; i++) {
+        Py_CLEAR(known[i].topic);
+        Py_CLEAR(known[i].queue);
+        Py_CLEAR(known[i].topic_part);
+    }
+    free(known);
 }
 
 void store_clear(Store *store) {
     Py_CLEAR(store->topics);
     Py_CLEAR(store->queue_type);
+    forget_queues(store);
 }
 
 void store_free(Store *store) {
@@ -48,10 +67,52 @@ void store_free(Store *store) {
     Py_CLEAR(store->magic_name);
     Py_CLEAR(store->topic_part_name);
     Py_CLEAR(store->is_watched_name);
+    Py_CLEAR(store->is_gone_name);
     buffer_free(&store->records);
     buffer_free(&store->stored);
     buffer_free(&store->units);
     buffer_free(&store->entries);
+}
+
+/* -- known queues ----------------------------------------------------------------------------- */
+
+static uint32_t hash_queue(uint32_t key_prefix, int32_t queue_id) {
+    uint32_t hash = (key_prefix ^ (uint32_t)queue_id * 0x9E3779B1u) * 0x85EBCA6Bu;
+    return hash ^ hash >> 15;
+}
+
+/* The slot of a queue in the table, or the free one where it belongs; there is a free one. */
+static KnownQueue *find_slot(const Store *store, uint32_t hash, Span topic, int32_t queue_id) {
+    size_t mask = store->known_capacity - 1;
+    for (size_t i = hash & mask;; i = (i + 1) & mask) {
+        KnownQueue *known = &store->known[i];
+        if (known->queue == NULL ||
+            (known->hash == hash && known->queue_id == queue_id &&
+             is_equal(known->topic_bytes, topic.start, topic.size)))
+            return known;
+    }
+}
+
+/* Make the table so large that one more queue fills half of it at most; false without memory.  A
+ * run is not open. */
+static bool make_room(Store *store) {
+    size_t before = store->known_capacity;
+    if (2 * (store->known_count + QUEUES_MAX) <= before)
+        return true;
+    if (before >= KNOWN_CAPACITY_MAX)
+        forget_queues(store);
+    size_t capacity = store->known_capacity == 0 ? KNOWN_CAPACITY_MIN : 2 * store->known_capacity;
+    KnownQueue *old = store->known, *known = calloc(capacity, sizeof *known);
+    if (known == NULL)
+        return false;
+    before = store->known_capacity;
+    store->known = known;
+    store->known_capacity = capacity;
+    for (size_t i = 0; i < before; i++)
+        if (old[i].queue != NULL)
+            *find_slot(store, old[i].hash, old[i].topic_bytes, old[i].queue_id) = old[i];
+    free(old);
+    return true;
 }
 
 /* -- queues of a run -------------------------------------------------------------------------- */
@@ -65,92 +126,111 @@ static int64_t int_attribute(PyObject *object, PyObject *name) {
     return number;
 }
 
-/* Take what all queues of a topic have in common from another one of the run; false: there is none,
- * or it came long before. */
-static bool share_topic(const Run *run, Span topic, RunQueue *queue) {
-    for (size_t i = run->queue_count; i-- > 0 && run->queue_count - i <= SHARING_MAX;) {
-        const RunQueue *other = &run->queues[i];
-        if (!is_equal(other->topic_bytes, topic.start, topic.size))
-            continue;
-        *queue = (RunQueue){.topic_bytes = topic,
-                            .topic = Py_NewRef(other->topic),
-                            .topic_part = Py_NewRef(other->topic_part),
-                            .topic_part_bytes = other->topic_part_bytes,
-                            .magic = other->magic,
-                            .key_prefix = other->key_prefix};
-        return true;
-    }
-    *queue = (RunQueue){.topic_bytes = topic, .key_prefix = java_hash(0, topic) * 31 + '#'};
-    queue->topic = PyUnicode_FromStringAndSize((const char *)topic.start, (Py_ssize_t)topic.size);
-    return false;
-}
-
-/* Read the part of records that names the topic; false with an exception. */
-static bool read_topic_part(const Store *store, RunQueue *queue) {
-    queue->topic_part = PyObject_GetAttr(queue->queue, store->topic_part_name);
+/* Read what is the same for every record of a queue; false with an exception. */
+static bool read_constants(const Store *store, Span topic, KnownQueue *known) {
+    known->topic_part = PyObject_GetAttr(known->queue, store->topic_part_name);
     char *bytes;
     Py_ssize_t size;
-    if (queue->topic_part == NULL || PyBytes_AsStringAndSize(queue->topic_part, &bytes, &size) < 0)
+    if (known->topic_part == NULL ||
+        PyBytes_AsStringAndSize(known->topic_part, &bytes, &size) < 0)
         return false;
-    queue->topic_part_bytes = (Span){(const uint8_t *)bytes, (size_t)size};
-    queue->magic = (uint32_t)int_attribute(queue->queue, store->magic_name);
-    return true;
+    if ((size_t)size < topic.size) {
+        PyErr_SetString(PyExc_ValueError, "a record names the topic of its queue");
+        return false;
+    }
+    known->topic_part_bytes = (Span){(const uint8_t *)bytes, (size_t)size};
+    known->topic_bytes = (Span){(const uint8_t *)bytes + size - topic.size, topic.size};
+    known->magic = (uint32_t)int_attribute(known->queue, store->magic_name);
+    return !PyErr_Occurred();
 }
 
-/* Look a queue up; 1: it is there, 0: stop, -1: an exception. */
-static int open_queue(const Run *run, Span topic, int32_t queue_id, RunQueue *queue) {
-    const Store *store = run->store;
-    bool is_shared = share_topic(run, topic, queue);
+/* Look a queue up in the store; 1: it is there, 0: stop, -1: an exception. */
+static int look_up(const Store *store, Span topic, KnownQueue *known) {
+    known->topic = PyUnicode_FromStringAndSize((const char *)topic.start, (Py_ssize_t)topic.size);
     PyObject *queues =
-        queue->topic == NULL ? NULL : PyDict_GetItemWithError(store->topics, queue->topic);
-    if (queues == NULL)
-        return PyErr_Occurred() ? -1 : 0;
-    PyObject *number = PyLong_FromLong(queue_id);
+        known->topic == NULL ? NULL : PyDict_GetItemWithError(store->topics, known->topic);
+    PyObject *number = queues == NULL ? NULL : PyLong_FromLong(known->queue_id);
     if (number == NULL)
-        return -1;
-    queue->queue = PyDict_GetItemWithError(queues, number);
-    Py_DECREF(number);
-    if (queue->queue == NULL)
         return PyErr_Occurred() ? -1 : 0;
-    Py_INCREF(queue->queue);
-    if ((PyObject *)Py_TYPE(queue->queue) != store->queue_type)
+    known->queue = Py_XNewRef(PyDict_GetItemWithError(queues, number));
+    Py_DECREF(number);
+    if (known->queue == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    if ((PyObject *)Py_TYPE(known->queue) != store->queue_type)
         return 0;
-    if (!is_shared && !read_topic_part(store, queue))
-        return -1;
-    queue->next_offset = int_attribute(queue->queue, store->max_name);
-    PyObject *is_watched = PyObject_GetAttr(queue->queue, store->is_watched_name);
-    if (is_watched == NULL)
-        return -1;
-    queue->is_watched = is_watched == Py_True;
-    Py_DECREF(is_watched);
-    queue->queue_id = queue_id;
-    return PyErr_Occurred() ? -1 : 1;
+    return read_constants(store, topic, known) ? 1 : -1;
 }
 
-static void close_queue(RunQueue *queue) {
-    Py_CLEAR(queue->topic);
-    Py_CLEAR(queue->queue);
-    Py_CLEAR(queue->topic_part);
+/* Fill a free slot with a queue of the store; as `look_up`. */
+static int know_queue(Store *store, Span topic, KnownQueue *slot, KnownQueue known) {
+    int is_there = look_up(store, topic, &known);
+    /* A topic that a record names otherwise would never be found again. */
+    if (is_there == 1 && is_equal(known.topic_bytes, topic.start, topic.size)) {
+        *slot = known;
+        store->known_count++;
+        return 1;
+    }
+    Py_CLEAR(known.topic);
+    Py_CLEAR(known.queue);
+    Py_CLEAR(known.topic_part);
+    return is_there < 0 ? -1 : 0;
+}
+
+/* A flag of a queue; -1 with an exception. */
+static int flag_attribute(PyObject *queue, PyObject *name) {
+    PyObject *flag = PyObject_GetAttr(queue, name);
+    if (flag == NULL)
+        return -1;
+    Py_DECREF(flag);
+    return flag == Py_True;
+}
+
+/* Make a known queue one of the run; 1: done, 0: stop, -1: an exception. */
+static int join_run(Run *run, KnownQueue *known) {
+    Store *store = run->store;
+    if ((PyObject *)Py_TYPE(known->queue) != store->queue_type)
+        return 0;
+    int is_gone = flag_attribute(known->queue, store->is_gone_name);
+    if (is_gone != 0) {
+        /* The store has deleted it, and may have made another one since. */
+        store->has_gone = true;
+        return is_gone < 0 ? -1 : 0;
+    }
+    int is_watched = flag_attribute(known->queue, store->is_watched_name);
+    RunQueue queue = {.topic_bytes = known->topic_bytes,
+                      .topic_part_bytes = known->topic_part_bytes,
+                      .topic = known->topic,
+                      .queue = known->queue,
+                      .note = &known->note,
+                      .queue_id = known->queue_id,
+                      .magic = known->magic,
+                      .key_prefix = known->key_prefix,
+                      .is_watched = is_watched == 1,
+                      .next_offset = int_attribute(known->queue, store->max_name)};
+    if (PyErr_Occurred())
+        return -1;
+    known->run_number = store->run_count;
+    known->index = run->queue_count;
+    run->queues[run->queue_count++] = queue;
+    return 1;
 }
 
 int find_queue(Run *run, Span topic, int32_t queue_id, RunQueue **found) {
-    for (size_t i = 0; i < run->queue_count; i++) {
-        RunQueue *queue = &run->queues[i];
-        if (queue->queue_id == queue_id && is_equal(queue->topic_bytes, topic.start, topic.size)) {
-            *found = queue;
-            return 1;
-        }
+    Store *store = run->store;
+    uint32_t key_prefix = java_hash(0, topic) * 31 + '#';
+    uint32_t hash = hash_queue(key_prefix, queue_id);
+    KnownQueue *known = find_slot(store, hash, topic, queue_id);
+    if (known->queue == NULL || known->run_number != store->run_count) {
+        if (run->queue_count == QUEUES_MAX)
+            return 0;
+        const KnownQueue fresh = {.hash = hash, .queue_id = queue_id, .key_prefix = key_prefix};
+        int is_there = known->queue == NULL ? know_queue(store, topic, known, fresh) : 1;
+        if (is_there == 1)
+            is_there = join_run(run, known);
+        if (is_there != 1)
+            return is_there;
     }
-    if (run->queue_count == QUEUES_MAX)
-        return 0;
-    RunQueue *queue = &run->queues[run->queue_count];
-    int is_open = open_queue(run, topic, queue_id, queue);
-    if (is_open != 1) {
-        close_queue(queue);
-        return is_open;
-    }
-    run->queue_count++;
-    *found = queue;
+    *found = &run->queues[known->index];
     return 1;
 }
 
@@ -293,14 +373,18 @@ bool run_open(Run *run, Store *store, int64_t wrote, int64_t limit, PyObject *st
     run->body_bytes_max = body_bytes_max;
     store->records.size = store->stored.size = store->entries.size = 0;
     store->is_busy = true;
+    store->run_count++;
+    if (store->has_gone)
+        forget_queues(store);
+    store->has_gone = false;
+    if (!make_room(store))
+        return PyErr_NoMemory(), false;
     run->arrivals = PyList_New(0);
     return run->arrivals != NULL;
 }
 
 void run_close(Run *run) {
     run->store->is_busy = false;
-    for (size_t i = 0; i < run->queue_count; i++)
-        close_queue(&run->queues[i]);
     Py_CLEAR(run->arrivals);
 }
 
@@ -342,10 +426,12 @@ PyObject *run_result(const Run *run) {
         const RunQueue *queue = &run->queues[i];
         Py_ssize_t size = (Py_ssize_t)(queue->count * UNIT_BYTES);
         const char *queue_units = (const char *)read_bytes(&cursor, (size_t)size);
+        PyObject *fields = size == 0 ? NULL : PyTuple_New(4);
         if (size != 0 &&
-            !append_new(queues, Py_BuildValue("(Oy#LL)", queue->queue, queue_units, size,
-                                              (long long)queue->next_offset,
-                                              (long long)queue->first_position)))
+            !(append_new(queues, fields) && set_item(fields, 0, Py_NewRef(queue->queue)) &&
+              set_item(fields, 1, PyBytes_FromStringAndSize(queue_units, size)) &&
+              set_number(fields, 2, queue->next_offset) &&
+              set_number(fields, 3, queue->first_position)))
             Py_CLEAR(queues);
     }
     if (queues == NULL)

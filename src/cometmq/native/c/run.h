@@ -20,13 +20,39 @@ enum {
     INDEX_KEYS_MAX = 32,
 };
 
+/* A queue of the store that a run has looked up. */
+typedef struct {
+    uint32_t hash;
+    int32_t queue_id;
+    /* Hash of "topic#", with which the index hashes of its keys begin. */
+    uint32_t key_prefix;
+    uint32_t magic;
+    PyObject *topic;
+    /* NULL: this slot of the table is free. */
+    PyObject *queue;
+    /* What names the topic in a record; its end is the topic. */
+    PyObject *topic_part;
+    Span topic_part_bytes, topic_bytes;
+    /* The last run that it was part of, and which of its queues it was. */
+    uint64_t run_number;
+    size_t index;
+    /* What the owner of the table has found out about it; 0: nothing. */
+    int64_t note;
+} KnownQueue;
+
 /* What the core knows of a store. */
 typedef struct {
     /* The store's queues: topic, then queue id. */
     PyObject *topics;
     /* The class of a queue that is not held. */
     PyObject *queue_type;
-    PyObject *max_name, *magic_name, *topic_part_name, *is_watched_name;
+    PyObject *max_name, *magic_name, *topic_part_name, *is_watched_name, *is_gone_name;
+    /* A hash table of queues, so that a run does not look them up in the dictionaries. */
+    KnownQueue *known;
+    size_t known_capacity, known_count;
+    /* One of them is no longer in the store: the next run begins without them. */
+    bool has_gone;
+    uint64_t run_count;
     int is_indexed;
     /* SYNC_FLUSH: messages become visible after their flush. */
     int is_sync;
@@ -35,20 +61,15 @@ typedef struct {
     bool is_busy;
 } Store;
 
-/* A queue of a run. */
+/* A queue of a run; the store's table has the objects. */
 typedef struct {
-    Span topic_bytes;
-    int32_t queue_id;
+    Span topic_bytes, topic_part_bytes;
     PyObject *topic;
     PyObject *queue;
-    PyObject *topic_part;
-    Span topic_part_bytes;
-    uint32_t magic;
-    /* Hash of "topic#", with which the index hashes of its keys begin. */
-    uint32_t key_prefix;
+    int64_t *note;
+    int32_t queue_id;
+    uint32_t magic, key_prefix;
     bool is_watched;
-    /* Producers may send to it; the others are written by the broker only. */
-    bool takes_sends;
     int64_t next_offset;
     int64_t first_position;
     size_t count;
@@ -93,8 +114,8 @@ bool run_open(Run *run, Store *store, int64_t wrote, int64_t limit, PyObject *st
               int64_t body_bytes_max);
 void run_close(Run *run);
 
-/* Find a queue of the run, else of the store; 1: done, 0: stop, -1: an exception.  The bytes of the
- * topic, which are ASCII, live as long as the run. */
+/* Find a queue of the run, else of the store; 1: done, 0: stop, -1: an exception.  The topic is
+ * ASCII. */
 int find_queue(Run *run, Span topic, int32_t queue_id, RunQueue **found);
 
 /* Find out size, tags code and index hashes of a message; false where it is too long, or has more

@@ -21,20 +21,6 @@ static uint8_t *put_buffer(uint8_t *at, const Buffer *buffer) {
     return put_bytes(at, buffer->bytes, buffer->size);
 }
 
-static uint8_t *put_number(uint8_t *at, int64_t number) {
-    uint8_t digits[20];
-    int count = 0;
-    uint64_t value = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
-    do
-        digits[count++] = (uint8_t)('0' + value % 10);
-    while ((value /= 10) != 0);
-    if (number < 0)
-        *at++ = '-';
-    while (count > 0)
-        *at++ = digits[--count];
-    return at;
-}
-
 #define PUT_TEXT(at, text) put_bytes(at, text, sizeof(text) - 1)
 
 /* Write the ids of the messages of a send, with commas between them. */

@@ -17,8 +17,6 @@
 #include "send_answers.h"
 #include "send_header.h"
 
-#include <stdio.h>
-
 enum {
     /* What a message in a batch has beside body and properties. */
     PACKED_HEAD_BYTES = 22,
@@ -58,10 +56,21 @@ typedef struct {
     Buffer text, added, handle_text, handle, messages, answers;
 } SendEncoder;
 
+/* The topic of the last send. */
+typedef struct {
+    Span bytes;
+    PyObject *name;
+    /* 0: it did not pass every check. */
+    long long queue_count;
+} CheckedTopic;
+
 /* One call of `encode`. */
 typedef struct {
     Run run;
     SendEncoder *encoder;
+    CheckedTopic topic;
+    /* Queues with this note passed the check of their topic. */
+    int64_t topics_revision;
     Span data, origin;
     int64_t store_ms;
     /* Timed messages for a slot from `timed_from_ms` on, due until `timed_until_ms`, are taken. */
@@ -69,6 +78,9 @@ typedef struct {
     int takes_halves, takes_numbered;
     /* What Python needs of timed, half and numbered messages. */
     PyObject *timed, *halves, *numbered;
+    /* The group of the last half message. */
+    Span group_bytes;
+    PyObject *group;
 } Sends;
 
 /* -- one send --------------------------------------------------------------------------------- */
@@ -93,22 +105,28 @@ static Span with_separator(Buffer *text, Span properties) {
     return buffer_add(text, "\x02", 1) ? buffer_span(text) : (Span){0};
 }
 
-/* Check that a topic takes sends to a queue; 1: it does, 0: stop, -1: an exception. */
-static int check_topic(const SendEncoder *encoder, const SendHeader *send, RunQueue *queue) {
-    if (!queue->takes_sends) {
-        PyObject *count = PyDict_GetItemWithError(encoder->queue_counts, queue->topic);
-        if (count == NULL)
-            return PyErr_Occurred() ? -1 : 0;
-        long long queue_count = PyLong_AsLongLong(count);
-        if (queue_count == -1 && PyErr_Occurred())
+/* Find the topic of a send among those that passed every check; 1: it takes sends to the queue,
+ * 0: stop, -1: an exception.  Sends in a row that name one topic look it up once. */
+static int check_topic(Sends *sends, const SendHeader *send) {
+    const SendEncoder *encoder = sends->encoder;
+    CheckedTopic *topic = &sends->topic;
+    if (topic->name == NULL || !is_equal(send->topic, topic->bytes.start, topic->bytes.size)) {
+        Py_CLEAR(topic->name);
+        topic->bytes = send->topic;
+        topic->name = PyUnicode_FromStringAndSize((const char *)send->topic.start,
+                                                  (Py_ssize_t)send->topic.size);
+        PyObject *count = topic->name == NULL
+                              ? NULL
+                              : PyDict_GetItemWithError(encoder->queue_counts, topic->name);
+        topic->queue_count = count == NULL ? 0 : PyLong_AsLongLong(count);
+        if (PyErr_Occurred())
             return -1;
-        if (send->queue_id < 0 || send->queue_id >= queue_count)
-            return 0;
-        queue->takes_sends = true;
     }
+    if (send->queue_id < 0 || send->queue_id >= topic->queue_count)
+        return 0;
     if (!send->has_group_home)
         return 1;
-    int is_moving = PySequence_Contains(encoder->moving_topics, queue->topic);
+    int is_moving = PySequence_Contains(encoder->moving_topics, topic->name);
     return is_moving < 0 ? -1 : !is_moving;
 }
 
@@ -203,9 +221,8 @@ static bool add_span(Buffer *buffer, Span span) {
 }
 
 static bool add_number(Buffer *buffer, int64_t number) {
-    char digits[24];
-    snprintf(digits, sizeof digits, "%lld", (long long)number);
-    return add_text(buffer, digits);
+    uint8_t digits[20];
+    return buffer_add(buffer, digits, (size_t)(put_number(digits, number) - digits));
 }
 
 /* Begin the properties that the broker adds to a message that waits; false without memory. */
@@ -266,13 +283,14 @@ static bool make_handle(SendEncoder *encoder, const SendHeader *send, const Mess
 }
 
 /* Note what the timers need of a message: the fields of `Fresh`. */
-static bool note_timed(Sends *sends, const RunQueue *queue, const SendHeader *send,
-                       const Message *message, int64_t out_ms, int64_t due_ms) {
-    return append_new(sends->timed,
-                      Py_BuildValue("(LLILs#OL)", (long long)queue->next_offset - 1,
-                                    (long long)(sends->run.wrote - message->size), message->size,
-                                    (long long)out_ms, (const char *)send->topic.start,
-                                    (Py_ssize_t)send->topic.size, Py_None, (long long)due_ms));
+static bool note_timed(Sends *sends, const RunQueue *queue, const Message *message, int64_t out_ms,
+                       int64_t due_ms) {
+    PyObject *note = PyTuple_New(7);
+    return append_new(sends->timed, note) && set_number(note, 0, queue->next_offset - 1) &&
+           set_number(note, 1, sends->run.wrote - message->size) &&
+           set_number(note, 2, message->size) && set_number(note, 3, out_ms) &&
+           set_item(note, 4, Py_NewRef(sends->topic.name)) &&
+           set_item(note, 5, Py_NewRef(Py_None)) && set_number(note, 6, due_ms);
 }
 
 static int encode_timed(Sends *sends, const SendHeader *send, const MessageKeys *keys,
@@ -292,35 +310,38 @@ static int encode_timed(Sends *sends, const SendHeader *send, const MessageKeys 
     RunQueue *queue;
     int is_added = add_waiting(sends, SPAN_OF(TIMER_TOPIC), 0, send, keys, message, LATER_BYTES,
                                NULL, buffer_span(&encoder->handle), &queue);
-    if (is_added == 1 && !note_timed(sends, queue, send, message, out_ms, due_ms))
+    if (is_added == 1 && !note_timed(sends, queue, message, out_ms, due_ms))
         return -1;
     return is_added;
 }
 
-/* A text, or None. */
 static PyObject *text_of(Span text) {
-    if (text.start == NULL)
-        return Py_NewRef(Py_None);
     return PyUnicode_FromStringAndSize((const char *)text.start, (Py_ssize_t)text.size);
 }
 
+/* The group of a half message; those in a row mostly name one. */
+static PyObject *group_of(Sends *sends, Span group) {
+    if (sends->group == NULL || !is_equal(group, sends->group_bytes.start, sends->group_bytes.size)) {
+        Py_CLEAR(sends->group);
+        sends->group = text_of(group);
+        sends->group_bytes = group;
+    }
+    return sends->group == NULL ? NULL : Py_NewRef(sends->group);
+}
+
 /* Note what the transactions need of a half message: queue offset, physical offset, born time,
- * group, and of its commit topic, queue, body, properties, flag, sysFlag, tags code, keys. */
+ * group, topic, UNIQ_KEY, and the record. */
 static bool note_half(Sends *sends, const RunQueue *queue, const SendHeader *send,
-                      const MessageKeys *keys, const Message *message, size_t real_bytes) {
-    const uint8_t *properties = sends->run.store->records.bytes + sends->run.store->records.size -
-                                message->properties.size - message->added.size;
-    size_t size = message->properties.size + message->added.size - real_bytes;
-    return append_new(
-        sends->halves,
-        Py_BuildValue("(LLLNNiy#y#iiL(NNN))", (long long)queue->next_offset - 1,
-                      (long long)(sends->run.wrote - message->size), (long long)send->born_ms,
-                      text_of(keys->group), text_of(send->topic), (int)send->queue_id,
-                      (const char *)message->body.start, (Py_ssize_t)message->body.size,
-                      (const char *)properties, (Py_ssize_t)size, (int)message->flag,
-                      (int)message->sys_flag, (long long)message->tags_code,
-                      text_of(keys->uniq_key),
-                      text_of(keys->keys), text_of(keys->tags)));
+                      const MessageKeys *keys, const Message *message) {
+    const Buffer *records = &sends->run.store->records;
+    const char *record = (const char *)records->bytes + records->size - message->size;
+    PyObject *note = PyTuple_New(7);
+    return append_new(sends->halves, note) && set_number(note, 0, queue->next_offset - 1) &&
+           set_number(note, 1, sends->run.wrote - message->size) &&
+           set_number(note, 2, send->born_ms) && set_item(note, 3, group_of(sends, keys->group)) &&
+           set_item(note, 4, Py_NewRef(sends->topic.name)) &&
+           set_item(note, 5, text_of(keys->uniq_key)) &&
+           set_item(note, 6, PyBytes_FromStringAndSize(record, (Py_ssize_t)message->size));
 }
 
 static int encode_half(Sends *sends, const SendHeader *send, const MessageKeys *keys,
@@ -332,12 +353,10 @@ static int encode_half(Sends *sends, const SendHeader *send, const MessageKeys *
     if (!begin_added(encoder) || !add_text(&encoder->added, "__transactionId__\x01") ||
         !add_span(&encoder->added, keys->uniq_key) || !add_text(&encoder->added, "\x02"))
         return PyErr_NoMemory(), -1;
-    size_t before = encoder->added.size;
     RunQueue *queue;
     int is_added = add_waiting(sends, SPAN_OF(HALF_TOPIC), 0, send, keys, message, LATER_BYTES,
                                NULL, (Span){0}, &queue);
-    if (is_added == 1 &&
-        !note_half(sends, queue, send, keys, message, encoder->added.size - before))
+    if (is_added == 1 && !note_half(sends, queue, send, keys, message))
         return -1;
     return is_added;
 }
@@ -394,21 +413,24 @@ static int encode_send(Sends *sends, const SendHeader *send, Span body) {
         !is_alphanumeric(keys.uniq_key) || (keys.has_wait_false && encoder->store.is_sync) ||
         (send->is_batch ? keys.kind != PLAIN : keys.uniq_key.start == NULL))
         return 0;
-    RunQueue *queue;
-    int is_found = find_queue(&sends->run, send->topic, send->queue_id, &queue);
-    if (is_found == 1)
-        is_found = check_topic(encoder, send, queue);
-    if (is_found != 1)
-        return is_found;
-    if (send->is_batch)
-        return encode_batch(sends, queue, send, body, keys.uniq_key);
     Message message = new_message(sends, send, body, properties);
     if (keys.kind != PLAIN && keys.kind != NUMBERED) {
         static int (*const encode_kind[])(Sends *, const SendHeader *, const MessageKeys *,
                                           Message *) = {
             [DELAYED] = encode_delayed, [TIMED] = encode_timed, [HALF] = encode_half};
-        return keys.has_real ? 0 : encode_kind[keys.kind](sends, send, &keys, &message);
+        int takes_sends = keys.has_real ? 0 : check_topic(sends, send);
+        return takes_sends != 1 ? takes_sends
+                                : encode_kind[keys.kind](sends, send, &keys, &message);
     }
+    RunQueue *queue;
+    int is_found = find_queue(&sends->run, send->topic, send->queue_id, &queue);
+    if (is_found == 1 && (*queue->note != sends->topics_revision || send->has_group_home))
+        is_found = check_topic(sends, send);
+    if (is_found != 1)
+        return is_found;
+    *queue->note = sends->topics_revision;
+    if (send->is_batch)
+        return encode_batch(sends, queue, send, body, keys.uniq_key);
     message.added = buffer_span(&encoder->suffix);
     if (!measure_message(&sends->run, queue, &keys, &message))
         return 0;
@@ -454,8 +476,9 @@ static Py_ssize_t encode_sends(Sends *sends, size_t position) {
 PyDoc_STRVAR(
     encode_doc,
     "encode(data, position, wrote, limit, store_ms, origin, body_bytes_max, timed_from_ms,\n"
-    "       timed_until_ms, takes_halves, takes_numbered)\n--\n\n"
+    "       timed_until_ms, takes_halves, takes_numbered, topics_revision)\n--\n\n"
     "Encode the plain sends of `data` from `position` on; None where the first frame is none.\n\n"
+    "`topics_revision`, a positive number, is another one after each change of a topic.\n"
     "`wrote` is the physical offset of the first record, `limit` where the log file ends, `origin`\n"
     "the part of a record with hosts and store time.  Returns the end of the last frame, the\n"
     "answers, the run (records, queues with units, next queue offset and first physical offset,\n"
@@ -466,15 +489,15 @@ PyDoc_STRVAR(
 static PyObject *encode(SendEncoder *self, PyObject *arguments) {
     PyObject *data, *store_ms, *origin;
     Py_ssize_t position;
-    long long wrote, limit, body_bytes_max, timed_from_ms, timed_until_ms;
+    long long wrote, limit, body_bytes_max, timed_from_ms, timed_until_ms, topics_revision;
     int takes_halves, takes_numbered;
-    if (!PyArg_ParseTuple(arguments, "SnLLO!SLLLpp", &data, &position, &wrote, &limit, &PyLong_Type,
-                          &store_ms, &origin, &body_bytes_max, &timed_from_ms, &timed_until_ms,
-                          &takes_halves, &takes_numbered))
+    if (!PyArg_ParseTuple(arguments, "SnLLO!SLLLppL", &data, &position, &wrote, &limit,
+                          &PyLong_Type, &store_ms, &origin, &body_bytes_max, &timed_from_ms,
+                          &timed_until_ms, &takes_halves, &takes_numbered, &topics_revision))
         return NULL;
     if (position < 0 || position > PyBytes_Size(data) || PyBytes_Size(origin) != ORIGIN_BYTES ||
         wrote < 0 || limit < wrote || body_bytes_max < 0 || body_bytes_max > INT32_MAX ||
-        self->queue_counts == NULL || self->store.is_busy) {
+        topics_revision < 1 || self->queue_counts == NULL || self->store.is_busy) {
         PyErr_SetString(PyExc_ValueError, "encode() got an argument that is out of range");
         return NULL;
     }
@@ -489,6 +512,7 @@ static PyObject *encode(SendEncoder *self, PyObject *arguments) {
     sends->timed_until_ms = timed_until_ms;
     sends->takes_halves = takes_halves;
     sends->takes_numbered = takes_numbered;
+    sends->topics_revision = topics_revision;
     sends->timed = PyList_New(0);
     sends->halves = PyList_New(0);
     sends->numbered = PyList_New(0);
@@ -505,6 +529,8 @@ static PyObject *encode(SendEncoder *self, PyObject *arguments) {
                                    sends->halves, sends->numbered);
     }
     run_close(&sends->run);
+    Py_CLEAR(sends->topic.name);
+    Py_CLEAR(sends->group);
     Py_CLEAR(sends->timed);
     Py_CLEAR(sends->halves);
     Py_CLEAR(sends->numbered);

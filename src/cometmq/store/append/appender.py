@@ -258,11 +258,14 @@ class Appender:
         else:
             self._announce(arrivals)
 
-    def append_copies(self, records: bytes, stored_until_ms: int, store_ms: int) -> Copied:
+    def append_copies(
+        self, records: bytes, stored_until_ms: int, store_ms: int, *, are_commits: bool = False
+    ) -> Copied:
         """Append copies of records to the queues that their REAL_TOPIC and REAL_QID name.
 
-        Only the native core does it, for records that are simple, up to the first one that was
-        stored after `stored_until_ms`.
+        Of half messages it appends the commits, which have no such properties.  Only the native
+        core does it, for records that are simple, up to the first one that was stored after
+        `stored_until_ms`.
         """
         copies, total = self._copies, Copied(0, 0, -1, -1)
         while copies is not None and total.end < len(records) and total.waiting_ms < 0:
@@ -271,7 +274,14 @@ class Appender:
                 break
             wrote, limit, _ = room
             end, count, last_offset, waiting_ms, run = copies.encode(
-                records, total.end, wrote, limit, store_ms, stored_until_ms, self._body_max
+                records,
+                total.end,
+                wrote,
+                limit,
+                store_ms,
+                stored_until_ms,
+                self._body_max,
+                are_commits,
             )
             if not count:
                 return total._replace(waiting_ms=waiting_ms)

@@ -94,4 +94,6 @@ def test_a_half_message_from_its_properties() -> None:
         b"CHECK_IMMUNITY_TIME_IN_SECONDS\x0130\x02TRANSACTION_CHECK_TIMES\x01x\x02"
         b"TRAN_PREPARED_QUEUE_OFFSET\x014\x02PGROUP\x01g\x02REAL_TOPIC\x01t\x02"
     )
-    assert half_of(5, 500, 9, properties) == HalfMessage(5, 500, 9, "g", 0, 30, True, 4, "t")
+    assert half_of(5, 500, 9, properties) == HalfMessage(
+        5, 500, 9, "g", "t", check_count=0, immunity_s=30, has_immunity=True, first_offset=4
+    )
