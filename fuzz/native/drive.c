@@ -13,6 +13,7 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 
 void __sanitizer_set_death_callback(void (*callback)(void));
 
