@@ -177,7 +177,7 @@ CLAIM_STEPS = {
 """Step -> effects: only a death between the effect and its record repeats it."""
 KILLS = [
     *[(name, "transaction", step, 1) for name in SQL for step in TRANSACTION_STEPS],
-    *[("postgresql", "claims", step, count) for step, count in CLAIM_STEPS.items()],
+    *[(name, "claims", step, count) for name in SQL for step, count in CLAIM_STEPS.items()],
     *[("postgresql", "redis", step, count) for step, count in CLAIM_STEPS.items()],
 ]
 
