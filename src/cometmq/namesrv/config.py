@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -80,13 +80,9 @@ IGNORED_KEYS: Final = CONTROLLER_KEYS | frozenset(
         "metricGrpcExporterIntervalInMills",
         "metricGrpcExporterTimeOutInMills",
         "metricLoggingExporterIntervalInMills",
-        "metricsExporterType",
         "metricsGrpcExporterHeader",
         "metricsGrpcExporterTarget",
         "metricsInDelta",
-        "metricsLabel",
-        "metricsPromExporterHost",
-        "metricsPromExporterPort",
         "notifyMinBrokerIdChanged",
         "productEnvName",
         "rocketmqHome",
@@ -126,6 +122,10 @@ _FIXED_KEYS: Final = frozenset(
         "bindAddress",
         "enableControllerInNamesrv",
         "listenPort",
+        "metricsExporterType",
+        "metricsLabel",
+        "metricsPromExporterHost",
+        "metricsPromExporterPort",
         *TlsSettings.__struct_encode_fields__,
     }
 )
@@ -155,6 +155,10 @@ class NameServerConfig(TlsSettings, frozen=True, kw_only=True, rename="camel"):
     wait_seconds_for_service: Annotated[int, msgspec.Meta(ge=0, le=86400)] = 45
     delete_topic_with_broker_registration: bool = False
     enable_controller_in_namesrv: bool = False
+    metrics_exporter_type: Literal["DISABLE", "PROM"] = "DISABLE"
+    metrics_prom_exporter_port: Port = 5558
+    metrics_prom_exporter_host: str = "127.0.0.1"
+    metrics_label: str = ""
 
     def black_list(self) -> frozenset[str]:
         """The keys that UPDATE_NAMESRV_CONFIG may not touch."""

@@ -11,10 +11,12 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from cometmq.codec.java_properties import merge_properties
 from cometmq.core.topic.route_table import RouteTable
 from cometmq.errors import CometError
+from cometmq.extras import require
 from cometmq.namesrv.config import NameServerConfig
 from cometmq.namesrv.kv_config import KvConfig
 from cometmq.namesrv.processor import NameServerProcessor
@@ -23,6 +25,9 @@ from cometmq.net.network import format_address
 from cometmq.net.server import RemotingServer, ServerConnection
 from cometmq.net.tls_server import secured
 from cometmq.store.base.disk import Disk, make_durable_directory
+
+if TYPE_CHECKING:
+    from cometmq.namesrv.metrics import NameServerMetrics
 
 __all__ = ["NameServer"]
 
@@ -58,6 +63,12 @@ class NameServer:
         self._config_lock = threading.Lock()
         self._scan: asyncio.TimerHandle | None = None
         self._port = 0
+        self._metrics: NameServerMetrics | None = None
+
+    @property
+    def metrics_port(self) -> int:
+        """Where metrics and health checks are served; 0 where they are not."""
+        return 0 if self._metrics is None else self._metrics.port
 
     @property
     def port(self) -> int:
@@ -80,10 +91,24 @@ class NameServer:
 
         Raises:
             StoreCorrupt: the KV configuration cannot be read.
-            ConnectFailed: the port cannot be bound.
+            ConnectFailed: a port cannot be bound.
+            ConfigError: metricsLabel is illegal, or the metrics' extra is not installed.
         """
         self._kv.load()
-        self._port = await self._server.listen(self._config.bind_address, self._config.listen_port)
+        config = self._config
+        if config.metrics_exporter_type == "PROM":
+            require("metrics", "metricsExporterType=PROM")
+            # h11, which it needs, is not imported where nobody asks for metrics.
+            from cometmq.namesrv.metrics import NameServerMetrics
+
+            metrics = NameServerMetrics(config, self._env, self.routes, self._server)
+            await metrics.listen()
+            self._metrics = metrics
+        try:
+            self._port = await self._server.listen(config.bind_address, config.listen_port)
+        except CometError:
+            await self.stop()
+            raise
         self._schedule_scan()
         log.info("name server listens on %s", self.address)
 
@@ -92,6 +117,9 @@ class NameServer:
         if self._scan is not None:
             self._scan.cancel()
             self._scan = None
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
         await self._server.stop()
 
     def _schedule_scan(self) -> None:

@@ -17,7 +17,7 @@ import h11
 from cometmq.net.env import Environment
 from cometmq.net.network import Listener
 
-__all__ = ["Page", "PageServer"]
+__all__ = ["Page", "PageServer", "health_page"]
 
 log = logging.getLogger("cometmq.net")
 
@@ -30,6 +30,12 @@ Page: TypeAlias = tuple[int, str, bytes]
 
 Build: TypeAlias = Callable[[Callable[[Page], None]], None]
 """Calls its argument with the page, at once or later, on the loop."""
+
+
+def health_page(reasons: list[str]) -> Page:
+    """The page of a health check: 200, or 503 with the reasons why not."""
+    text = "\n".join(reasons or ["ok"]) + "\n"
+    return 503 if reasons else 200, "text/plain; charset=utf-8", text.encode()
 
 
 class PageServer:

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable, Iterator
-from typing import Final
 
-from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.metrics.broker_page import (
     FileFigures,
     TopicBacklog,
@@ -22,16 +19,13 @@ from cometmq.broker.metrics.broker_page import (
     measure_files,
 )
 from cometmq.broker.services import Services
-from cometmq.core.base.exposition import CONTENT_TYPE, Histogram, MetricsText
-from cometmq.errors import ConfigError
-from cometmq.net.page_server import Page, PageServer
+from cometmq.core.base.exposition import CONTENT_TYPE, Histogram, MetricsText, own_labels
+from cometmq.net.loop_lag import LoopLag
+from cometmq.net.page_server import Page, PageServer, health_page
 
 __all__ = ["MetricsEndpoint"]
 
 log = logging.getLogger("cometmq.broker")
-
-LOOP_CHECK_S: Final = 1.0
-_LABEL: Final = re.compile(r"([a-zA-Z_][a-zA-Z0-9_]*):([^,]*)\Z")
 
 
 class MetricsEndpoint:
@@ -48,7 +42,7 @@ class MetricsEndpoint:
             "node_type": "broker",
             "cluster": config.broker_cluster_name,
             "node_id": config.broker_name,
-            **_own_labels(config),
+            **own_labels(config.metrics_label),
         }
         env = services.state.env
         self._env = env
@@ -56,14 +50,13 @@ class MetricsEndpoint:
             env,
             {
                 "/metrics": self._metrics,
-                "/health/live": lambda done: done(_health([])),
-                "/health/ready": lambda done: done(_health(self._unready())),
-                "/health/safe-to-stop": lambda done: done(_health(self._unsafe())),
+                "/health/live": lambda done: done(health_page([])),
+                "/health/ready": lambda done: done(health_page(self._unready())),
+                "/health/safe-to-stop": lambda done: done(health_page(self._unsafe())),
             },
         )
         self._flushes = Histogram((1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000))
-        self._loop_lags = Histogram((0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5))
-        self._loop_timer: asyncio.TimerHandle | None = None
+        self._loop_lag = LoopLag()
         self._piece: asyncio.Handle | None = None
         self._waiting: list[Callable[[Page], None]] = []
         self.port = 0
@@ -78,24 +71,15 @@ class MetricsEndpoint:
         host = config.metrics_prom_exporter_host or config.advertised_ip("127.0.0.1")
         self.port = await self._server.listen(host, config.metrics_prom_exporter_port)
         self._services.store.watch_flushes(self._flushes.add)
-        self._check_loop(None)
+        self._loop_lag.start()
         log.info("metrics and health checks at http://%s:%d/metrics", host, self.port)
 
     def close(self) -> None:
         """Stop listening and measuring."""
         self._server.close()
-        for timer in (self._loop_timer, self._piece):
-            if timer is not None:
-                timer.cancel()
-
-    def _check_loop(self, due: float | None) -> None:
-        """Measure how late the loop runs a timer."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        if due is not None:
-            self._loop_lags.add(max(0.0, now - due))
-        next_due = now + LOOP_CHECK_S
-        self._loop_timer = loop.call_at(next_due, self._check_loop, next_due)
+        self._loop_lag.stop()
+        if self._piece is not None:
+            self._piece.cancel()
 
     # -- health -----------------------------------------------------------------------------
 
@@ -157,7 +141,7 @@ class MetricsEndpoint:
             page.histogram(
                 "cometmq_event_loop_lag_seconds",
                 "How late the event loop runs a timer, once a second.",
-                self._loop_lags,
+                self._loop_lag.histogram,
             )
             content = page.encode()
             waiting, self._waiting = self._waiting, []
@@ -173,20 +157,3 @@ class MetricsEndpoint:
             self._piece = asyncio.get_running_loop().call_soon(self._run, pieces, then)
             return
         then()
-
-
-def _own_labels(config: BrokerConfig) -> dict[str, str]:
-    labels: dict[str, str] = {}
-    for item in filter(None, config.metrics_label.split(",")):
-        match = _LABEL.match(item.strip())
-        if match is None:
-            raise ConfigError(
-                f"metricsLabel={config.metrics_label} has {item!r}; write name:value,name:value"
-            )
-        labels[match[1]] = match[2]
-    return labels
-
-
-def _health(reasons: list[str]) -> Page:
-    text = "\n".join(reasons or ["ok"]) + "\n"
-    return 503 if reasons else 200, "text/plain; charset=utf-8", text.encode()

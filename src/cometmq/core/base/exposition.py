@@ -4,13 +4,17 @@ Format: Prometheus text exposition 0.0.4.  A family has at most so many samples 
 what is left out is counted, so that a page says that it is not whole.
 """
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-__all__ = ["CONTENT_TYPE", "Histogram", "MetricsText"]
+from cometmq.errors import ConfigError
+
+__all__ = ["CONTENT_TYPE", "Histogram", "MetricsText", "own_labels"]
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_LABEL: Final = re.compile(r"([a-zA-Z_][a-zA-Z0-9_]*):([^,]*)\Z")
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 
 
@@ -102,3 +106,18 @@ def _text(labels: Mapping[str, str]) -> str:
 
 def _number(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:.10g}"
+
+
+def own_labels(text: str) -> dict[str, str]:
+    """Read ``metricsLabel``: labels that every sample gets.
+
+    Raises:
+        ConfigError: it is not ``name:value,name:value``.
+    """
+    labels: dict[str, str] = {}
+    for item in filter(None, text.split(",")):
+        match = _LABEL.match(item.strip())
+        if match is None:
+            raise ConfigError(f"metricsLabel={text} has {item!r}; write name:value,name:value")
+        labels[match[1]] = match[2]
+    return labels
