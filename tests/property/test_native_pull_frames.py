@@ -15,7 +15,6 @@ from tests.request_fields import pull_fields
 from cometmq import native
 from cometmq.wire.command.command import RemotingCommand, encode_command
 from cometmq.wire.frame.framing import FrameReader, ServerCommand
-from cometmq.wire.header.fast_decode import PullCommand
 from cometmq.wire.header.headers import PullMessageHeader
 
 pytestmark = pytest.mark.skipif(
@@ -134,11 +133,8 @@ def test_core_reads_what_python_reads() -> None:
         end, key, serialize_type, opaque, queue_offset, commit_offset, count, size, wait_ms = pull
         reader: FrameReader[ServerCommand] = FrameReader(has_fast_commands=True)
         (command,) = reader.receive((before + frame + behind)[len(before) : end])
-        if isinstance(command, PullCommand):
-            header = command.ext
-        else:
-            assert isinstance(command, RemotingCommand)
-            header = PullMessageHeader.from_command(command)
+        assert isinstance(command, RemotingCommand)
+        header = PullMessageHeader.from_command(command)
         assert (command.code in {11, 361}, command.flag) == (True, 0)
         assert (serialize_type, opaque) == (command.serialize_type, command.opaque)
         assert (queue_offset, commit_offset) == (header.queue_offset, header.commit_offset)

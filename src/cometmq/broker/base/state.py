@@ -26,7 +26,7 @@ from cometmq.net.env import Environment
 from cometmq.net.server import Answer, Handler, ServerConnection
 from cometmq.store.message_store import MessageStore
 from cometmq.wire.command.command import RemotingCommand, encode_response
-from cometmq.wire.header.fast_decode import EndCommand, PullCommand
+from cometmq.wire.header.fast_decode import EndCommand
 
 __all__ = [
     "FAQ",
@@ -60,7 +60,7 @@ class Refusal(Exception):
 
 
 def answer(
-    request: RemotingCommand | PullCommand | EndCommand,
+    request: RemotingCommand | EndCommand,
     code: int = ResponseCode.SUCCESS,
     remark: str | None = None,
     ext: Mapping[str, str] | None = None,

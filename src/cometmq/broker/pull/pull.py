@@ -36,14 +36,12 @@ from cometmq.net.server import Front, ServerConnection
 from cometmq.store.base.results import ColdRead, GetResult, GetStatus
 from cometmq.wire.command.command import FLAG_ONEWAY, RemotingCommand
 from cometmq.wire.frame.framing import decode_frame
-from cometmq.wire.header.fast_decode import PullCommand
 from cometmq.wire.header.fast_encode import encode_pull_response
 from cometmq.wire.header.headers import PullMessageHeader
 
 __all__ = ["PullProcessor"]
 
 Frame = bytes | list[bytes | memoryview] | None
-PullRequest = RemotingCommand | PullCommand
 
 _FORBIDDEN_BROKER: Final = {"forbiddenType": "1"}
 _FORBIDDEN_GROUP: Final = {"forbiddenType": "2"}
@@ -78,7 +76,7 @@ class DecodedPull(HeldPull):
 
     def __init__(
         self,
-        request: PullRequest,
+        request: RemotingCommand,
         header: PullMessageHeader,
         connection: ServerConnection,
         codes: frozenset[int] | None,
@@ -123,17 +121,14 @@ class PullProcessor:
         """Return what serves pulls by the native core; None where it is not there."""
         return None if native.read_pull is None else self._front.serve
 
-    def pull(self, request: PullRequest, connection: ServerConnection, now_ms: int) -> Frame:
+    def pull(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> Frame:
         """Serve a pull; None when it was held or waits for cold bytes."""
-        if isinstance(request, PullCommand):
-            header = request.ext
-        else:
-            header = PullMessageHeader.from_command(request)
+        header = PullMessageHeader.from_command(request)
         return self._serve(request, header, connection, now_ms, may_park=True)
 
     def pull_with(
         self,
-        request: PullRequest,
+        request: RemotingCommand,
         header: PullMessageHeader,
         connection: ServerConnection,
         now_ms: int,
@@ -252,7 +247,7 @@ class PullProcessor:
 
     def _serve(
         self,
-        request: PullRequest,
+        request: RemotingCommand,
         header: PullMessageHeader,
         connection: ServerConnection,
         now_ms: int,
@@ -340,7 +335,7 @@ class PullProcessor:
 
     def _answer(
         self,
-        request: PullRequest,
+        request: RemotingCommand,
         code: int,
         result: GetResult,
         topic: TopicConfig,
@@ -390,7 +385,7 @@ class PullProcessor:
 
     def _reset_answer(
         self,
-        request: PullRequest,
+        request: RemotingCommand,
         header: PullMessageHeader,
         topic: TopicConfig,
         group: SubscriptionGroupConfig,
@@ -460,7 +455,7 @@ class PullProcessor:
 
     def _warm(
         self,
-        request: PullRequest,
+        request: RemotingCommand,
         header: PullMessageHeader,
         connection: ServerConnection,
         cold: ColdRead,
@@ -475,7 +470,7 @@ class PullProcessor:
 
     def _serve_later(
         self,
-        request: PullRequest,
+        request: RemotingCommand,
         header: PullMessageHeader,
         connection: ServerConnection,
         *,

@@ -16,7 +16,7 @@ from cometmq.codec.ids import offset_message_ids
 from cometmq.errors import ResponseCode
 from cometmq.net.server import ServerConnection
 from cometmq.store.base.results import PutResult
-from cometmq.wire.command.command import BINARY, FLAG_ONEWAY, RemotingCommand
+from cometmq.wire.command.command import FLAG_ONEWAY, RemotingCommand
 from cometmq.wire.header.fast_decode import SendCommand
 from cometmq.wire.header.fast_encode import SendResponseEncoder
 
@@ -24,8 +24,8 @@ __all__ = ["Request", "SendAnswers"]
 
 
 Request = RemotingCommand | SendCommand
-_Stored = tuple[PutResult, Send, str, str | None]
-"""Where the store put a message, the message, its message id, its recall handle."""
+_Stored = tuple[PutResult, Send, str | None]
+"""Where the store put a message, the message, its recall handle."""
 
 
 class SendAnswers:
@@ -84,16 +84,8 @@ class SendAnswers:
 
         The first `len(results)` of `sends` are answered.
         """
-        if len(results) == 1 and not self._barrier.is_waiting:
-            send = sends[0]
-            if send.request.flag & FLAG_ONEWAY:
-                return b""
-            handle = handles[0] if handles else None
-            return self.stored(send.request, results[0], send.real_queue_id, send.uniq_key, handle)
-        offsets = [result.physical_offset for result in results]
-        ids = offset_message_ids(self._state.host, offsets).split(",")
         # There may be fewer results than sends: as the first argument they end the zip.
-        stored: Iterable[_Stored] = zip(results, sends, ids, handles or repeat(None), strict=False)
+        stored: Iterable[_Stored] = zip(results, sends, handles or repeat(None), strict=False)
         if self._barrier.is_waiting:
             waiting: list[_Stored] = []
             ready: list[_Stored] = []
@@ -102,60 +94,37 @@ class SendAnswers:
             if waiting:
                 self._answer_passed(waiting, connection)
             stored = ready
-        return self._successes(stored, self._encoder)
+        return self._answers(stored)
 
-    def _successes(self, stored: Iterable[_Stored], encoder: SendResponseEncoder) -> bytes:
-        text = self._text
-        # The answer names the queue that the message is for, even while it waits elsewhere.
-        texts = [
-            text(
-                encoder,
-                send.request,
-                send.real_queue_id,
-                result.queue_offset,
-                message_id,
-                send.uniq_key,
-                handle,
-            )
-            for result, send, message_id, handle in stored
-            if not send.request.flag & FLAG_ONEWAY
-        ]
-        return "".join(texts).encode("latin-1")
-
-    @staticmethod
-    def _text(
-        encoder: SendResponseEncoder,
-        request: Request,
-        queue_id: int,
-        queue_offset: int,
-        message_id: str,
-        uniq_key: str,
-        handle: str | None,
-    ) -> str:
-        """Return the answer of one message of a run, each byte as one character."""
-        if request.serialize_type == BINARY:
-            return encoder.encode_full(
-                request.opaque, BINARY, 0, queue_id, queue_offset, message_id, uniq_key,
-                recall_handle=handle,
-            ).decode("latin-1")  # fmt: skip
-        return encoder.success_text(
-            request.opaque, queue_id, queue_offset, message_id, uniq_key, handle
+    def _answers(
+        self,
+        stored: Iterable[_Stored],
+        code: int = ResponseCode.SUCCESS,
+        *,
+        has_waited: bool = False,
+    ) -> bytes:
+        # An answer names the queue that the message is for, even while it waits elsewhere.
+        return b"".join(
+            [
+                self.stored(
+                    send.request,
+                    result,
+                    send.real_queue_id,
+                    send.uniq_key,
+                    handle,
+                    code,
+                    has_waited=has_waited,
+                )
+                for result, send, handle in stored
+                if not send.request.flag & FLAG_ONEWAY
+            ]
         )
 
     def _answer_passed(self, stored: list[_Stored], connection: ServerConnection) -> None:
         """Answer all messages when the last one has passed the barrier."""
 
         def settle(code: int) -> None:
-            if code == ResponseCode.SUCCESS:
-                answers = self._successes(stored, self._passed)
-            else:
-                answers = b"".join(
-                    self.stored(
-                        send.request, result, send.real_queue_id, send.uniq_key, handle, code
-                    )
-                    for result, send, _, handle in stored
-                    if not send.request.flag & FLAG_ONEWAY
-                )
+            answers = self._answers(stored, code, has_waited=code == ResponseCode.SUCCESS)
             if answers:
                 connection.send(answers)
 

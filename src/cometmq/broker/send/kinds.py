@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 
-from cometmq.broker.send.shapes import Keys, remember_shapes
 from cometmq.codec.java_hash import tags_code as hash_tags
 from cometmq.codec.properties import PROPERTIES_BYTES_MAX
 from cometmq.store.base.results import PutItem, PutResult
@@ -28,12 +27,12 @@ __all__ = [
     "CHECK_BYTES_MAX",
     "PLAIN",
     "Destination",
+    "Keys",
     "Prepared",
     "Send",
     "SendKind",
     "Shape",
     "make_property_reader",
-    "reader_of",
     "real_entries",
     "waits_for_flush",
 ]
@@ -42,7 +41,8 @@ CHECK_BYTES_MAX: Final = 100
 """The most that check-back adds to the properties of a half message, and delivery to those of a
 timed message."""
 
-
+Keys = tuple[str, str | None, str | None]
+"""UNIQ_KEY, KEYS and TAGS."""
 Prepared = tuple[str, int, int, bytes]
 """Topic, queue and tags code under which a message is stored, and the properties that are added
 behind those of the producer and of the broker."""
@@ -159,9 +159,9 @@ to the checks."""
 
 
 def make_property_reader(kinds: Sequence[SendKind]) -> PropertyReader:
-    """Build a reader of property strings of any kind, with a memory of shapes."""
+    """Build a reader of property strings of any kind."""
 
-    def parse(text: str) -> tuple[Keys, Shape] | None:
+    def read(text: str) -> tuple[Keys, Shape] | None:
         plain = _parse_plain(text)
         if plain is not None:
             return plain
@@ -170,16 +170,7 @@ def make_property_reader(kinds: Sequence[SendKind]) -> PropertyReader:
                 return _parse_kind(kind, read, text)
         return None
 
-    read = remember_shapes(parse, tuple(kind.mark for kind in kinds if kind.is_varying))
     return read
-
-
-def reader_of(kind: SendKind, read: PropertyReader) -> PropertyReader:
-    """Return the fastest reader for strings that are most likely of this kind.
-
-    The memory of shapes has no strings of varying kinds, so these are parsed at once.
-    """
-    return partial(_parse_kind, kind, read) if kind.is_varying else read
 
 
 def _parse_kind(kind: SendKind, read: PropertyReader, text: str) -> tuple[Keys, Shape] | None:
@@ -201,7 +192,7 @@ def _parse_kind(kind: SendKind, read: PropertyReader, text: str) -> tuple[Keys, 
 
 def _parse_plain(text: str) -> tuple[Keys, Shape] | None:
     """Parse the property string of a plain message; the last of two equal names counts."""
-    # Written out: producers whose own properties always differ come here with every message.
+    # Written out: every message comes here.
     at = text.rfind("UNIQ_KEY\x01")
     # The string ends with a separator, so text[at - 1] is one for the first name too.
     if (

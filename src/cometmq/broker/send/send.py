@@ -35,7 +35,6 @@ from cometmq.broker.send.kinds import (
     SendKind,
     Shape,
     make_property_reader,
-    reader_of,
 )
 from cometmq.broker.send.native_sends import NativeKinds, NumberedSends, native_front
 from cometmq.codec.batch import decode_batch
@@ -264,7 +263,6 @@ class SendProcessor:
                 if kind is not None or not shape.kind.is_open():
                     break
                 kind = shape.kind
-                read = reader_of(kind, read)
             try:
                 properties = text.encode() + suffix
             except UnicodeEncodeError:

@@ -20,9 +20,14 @@ from cometmq.errors import CodecError, ResponseCode, StoreError
 from cometmq.model.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from cometmq.model.names import HALF_TOPIC
 from cometmq.store.base.results import GetResult, GetStatus, PutItem
-from cometmq.wire.command.command import FLAG_ONEWAY, FLAG_RESPONSE, JSON, encode_response
+from cometmq.wire.command.command import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    FRAME_HEAD,
+    JSON,
+    encode_response,
+)
 from cometmq.wire.header.fast_decode import EndCommand
-from cometmq.wire.header.fast_encode import json_frame_head
 
 if TYPE_CHECKING:
     from cometmq.core.transaction.open_transactions import CommitContent, HalfMessage, OpenHalves
@@ -34,7 +39,6 @@ __all__ = ["RUN_ENDS_MAX", "EndRuns", "commit_item", "names_cached", "read_halve
 RUN_ENDS_MAX: Final = 512
 """More ends of one read are several runs, so that what a run gathers stays small."""
 _READ_BYTES_MAX: Final = 1 << 20
-_CHARS_MAX: Final = len(str(-(2**31)))
 
 
 class EndRuns:
@@ -163,7 +167,7 @@ class EndRuns:
 
     def _answers(self, asked: Sequence[EndCommand]) -> bytes:
         frame = self._frame
-        return "".join([frame(request.opaque) for request in asked]).encode("latin-1")
+        return b"".join([frame(request.opaque) for request in asked])
 
     def _answer_passed(self, asked: Sequence[EndCommand], connection: ServerConnection) -> None:
         """Answer all ends when the last commit has passed the barrier."""
@@ -234,19 +238,14 @@ def _in_a_row(commands: Sequence[Any], start: int) -> int:
     return end - start
 
 
-def _make_frame() -> Callable[[int], str]:
-    """Build the function that writes the answer of a commit as `answer` does, by its opaque.
+def _make_frame() -> Callable[[int], bytes]:
+    """Build the function that writes the answer of a commit as `answer` does, by its opaque."""
+    mark = b'"opaque":'
+    header = encode_response(0, JSON, 0, None, {})[FRAME_HEAD.size :]
+    before, _, after = header.partition(mark + b"0")
 
-    Each character of its text is one byte (latin-1), since the answers of a run are joined as text.
-    """
-    mark = '"opaque":'
-    header = encode_response(0, JSON, 0, None, {})[len(json_frame_head(0)) :].decode("latin-1")
-    before, _, after = header.partition(f"{mark}0")
-    fixed = len(header) - 1
-    starts = [f"{json_frame_head(fixed + count)}{before}{mark}" for count in range(_CHARS_MAX + 1)]
-
-    def frame(opaque: int) -> str:
-        number = str(opaque)
-        return f"{starts[len(number)]}{number}{after}"
+    def frame(opaque: int) -> bytes:
+        header = b"%b%b%d%b" % (before, mark, opaque, after)
+        return FRAME_HEAD.pack(4 + len(header), len(header)) + header
 
     return frame

@@ -23,10 +23,11 @@ from zlib import crc32
 from cometmq import native
 from cometmq.codec.batch import decode_batch
 from cometmq.codec.consume_queue import CQ_UNIT
+from cometmq.codec.properties import PROPERTIES_BYTES_MAX
 from cometmq.codec.stored_message import HEAD_WITH_ORIGIN_V4
 from cometmq.errors import DiskFull, MessageIllegal, StoreClosed, StoreError
 from cometmq.store.append.packed_batch import encode_packed, pack_units
-from cometmq.store.append.record_encoder import LENGTHS, LENGTHS_COUNT, RecordEncoder
+from cometmq.store.append.record_encoder import RecordEncoder
 from cometmq.store.base.results import BatchItem, Copied, PutItem, PutResult
 from cometmq.store.queue.consume_queue import ConsumeQueue
 
@@ -161,7 +162,7 @@ class Appender:
                     usual_origin is None
                     or end > limit
                     or body_bytes > body_max
-                    or properties_bytes >= LENGTHS_COUNT
+                    or properties_bytes > PROPERTIES_BYTES_MAX
                     or sys_flag & _UNQUEUED
                 ):
                     # Without parts nothing is written: there may be no window.
@@ -188,7 +189,13 @@ class Appender:
                 tags_code = item.tags_code
                 queue.tail += _pack_unit(position, size, tags_code)
                 # From here on nothing fails any more: record, unit and offsets belong together.
-                parts += (head, body, queue.topic_part, LENGTHS[properties_bytes], properties)
+                parts += (
+                    head,
+                    body,
+                    queue.topic_part,
+                    properties_bytes.to_bytes(2, "big"),
+                    properties,
+                )
                 following = queue.max = queue_offset + 1
                 results.append(PutResult(position, queue_offset, end))
                 index_keys = item.index_keys

@@ -21,8 +21,8 @@ from zlib import crc32
 
 from cometmq.codec.batch import BATCH_ITEM_OVERHEAD_BYTES
 from cometmq.codec.consume_queue import units_struct
+from cometmq.codec.properties import PROPERTIES_BYTES_MAX
 from cometmq.codec.stored_message import HEAD_WITH_ORIGIN_V4
-from cometmq.store.append.record_encoder import LENGTHS_COUNT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,8 +37,6 @@ _pack_head: Final = HEAD_WITH_ORIGIN_V4.pack
 _HEAD_BYTES: Final = 20
 _CRC_MASK: Final = 0x7FFFFFFF
 _TAIL_HEAD_BYTES: Final = 2
-# By length of a tail: the bytes with which it begins.  A tail has 2 bytes at least.
-_TAIL_HEADS: Final = (None, None, *(count.to_bytes(2, "big") for count in range(LENGTHS_COUNT)))
 
 
 class PackedRecords(NamedTuple):
@@ -80,7 +78,6 @@ def encode_packed(
     parts: list[bytes] = []
     sizes: list[int] = []
     tails: list[bytes] = []
-    tail_heads = _TAIL_HEADS
     try:
         while at < end:
             total, flag, body_bytes = _unpack_item(packed, at)
@@ -89,7 +86,11 @@ def encode_packed(
             at += total
             tail = packed[tail_start:at]
             # This one check covers all lengths: they must add up to the message's total.
-            if tail[:_TAIL_HEAD_BYTES] != tail_heads[len(tail)]:
+            properties_bytes = int.from_bytes(tail[:_TAIL_HEAD_BYTES], "big")
+            if (
+                properties_bytes != len(tail) - _TAIL_HEAD_BYTES
+                or properties_bytes > PROPERTIES_BYTES_MAX
+            ):
                 return None
             body = packed[body_start:tail_start]
             size = excess + total
@@ -106,8 +107,8 @@ def encode_packed(
             tails.append(tail)
             position += size
             queue_offset += 1
-    except (struct.error, IndexError):
-        # The last head is cut, or properties are longer than simple ones.
+    except struct.error:
+        # The last head is cut.
         return None
     if at != end or not sizes:
         return None

@@ -27,14 +27,11 @@ from cometmq.wire.command.lenient import decode_header_lenient
 from cometmq.wire.header.fast_decode import (
     BINARY_SEND_START,
     END_COMMAND_START,
-    PULL_COMMAND_START,
     SEND_COMMAND_START,
     EndCommand,
     PlainSend,
-    PullCommand,
     SendCommand,
     decode_end_command,
-    decode_pull_command,
     decode_send_command,
     plain_send_of,
 )
@@ -51,7 +48,7 @@ __all__ = [
     "split_head",
 ]
 
-ServerCommand: TypeAlias = RemotingCommand | SendCommand | PullCommand | EndCommand
+ServerCommand: TypeAlias = RemotingCommand | SendCommand | EndCommand
 """What a reader that ``has_fast_commands`` gives."""
 C = TypeVar("C")
 
@@ -128,8 +125,8 @@ def full_command(command: SendCommand) -> RemotingCommand:
 
 def _fast_command(
     serialize_type: int, header: bytes, body: bytes
-) -> SendCommand | PullCommand | EndCommand | None:
-    """Return a send, a pull or the end of a transaction decoded in one pass; None for others."""
+) -> SendCommand | EndCommand | None:
+    """Return a send or the end of a transaction decoded in one pass; None for others."""
     try:
         if serialize_type == JSON:
             if header.startswith(SEND_COMMAND_START):
@@ -139,8 +136,6 @@ def _fast_command(
                 send.header = header
                 send.body = body
                 return send
-            if header.startswith(PULL_COMMAND_START):
-                return decode_pull_command(header)
             if header.startswith(END_COMMAND_START):
                 return decode_end_command(header)
         elif serialize_type == BINARY and header.startswith(BINARY_SEND_START):
@@ -183,8 +178,8 @@ class FrameReader(Generic[C]):
         """``frame_bytes_max`` includes the length field.
 
         ``has_fast_commands`` lets ``receive`` give a ``SendCommand`` for a plain
-        SEND_MESSAGE_V2, a ``PullCommand`` for a PULL_MESSAGE and an ``EndCommand`` for an
-        END_TRANSACTION, which only a server's handlers of those know.
+        SEND_MESSAGE_V2 and an ``EndCommand`` for an END_TRANSACTION, which only a server's handlers
+        of those know.
         """
         self._frame_bytes_max = frame_bytes_max
         self._has_fast_commands = has_fast_commands

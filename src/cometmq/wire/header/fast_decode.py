@@ -1,7 +1,7 @@
-"""Fast decoders of the hottest headers: sends, their answers, pulls, and ends of transactions.
+"""Fast decoders of the hottest headers: sends, their answers, and ends of transactions.
 
 They decode only the fields that are needed for every message, either in one pass with the whole
-JSON header (`SendCommand`, `PullCommand`, `EndCommand`) or from the raw ext fields of a command.
+JSON header (`SendCommand`, `EndCommand`) or from the raw ext fields of a command.
 What they do not decode (binary headers, unusual numbers, missing fields) is left to the typed
 headers, which explain what is wrong.
 """
@@ -12,22 +12,19 @@ import msgspec
 
 from cometmq.wire.command.command import FLAG_ONEWAY, RemotingCommand
 from cometmq.wire.header.header import Int32, Int64, wire_names
-from cometmq.wire.header.headers import EndTransactionHeader, PullMessageHeader
+from cometmq.wire.header.headers import EndTransactionHeader
 
 __all__ = [
     "BINARY_SEND_START",
     "END_COMMAND_START",
-    "PULL_COMMAND_START",
     "SEND_COMMAND_START",
     "EndCommand",
     "PlainSend",
     "PlainSendAnswer",
     "PlainSendLong",
-    "PullCommand",
     "SendCommand",
     "decode_end_command",
     "decode_plain_answer",
-    "decode_pull_command",
     "decode_send_command",
     "plain_send_of",
 ]
@@ -37,8 +34,6 @@ SEND_COMMAND_START: Final = b'{"code":310,"'
 too."""
 END_COMMAND_START: Final = b'{"code":37,"'
 """How the JSON header of an END_TRANSACTION begins."""
-PULL_COMMAND_START: Final = b'{"code":11,"'
-"""How the JSON header of a PULL_MESSAGE begins."""
 BINARY_SEND_START: Final = (310).to_bytes(2, "big")
 """How the binary header of a SEND_MESSAGE_V2 begins."""
 
@@ -122,19 +117,6 @@ class EndCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
         return self.flag & FLAG_ONEWAY != 0
 
 
-class PullCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
-    """A PULL_MESSAGE decoded in one pass, for servers.
-
-    It has the attributes of a `RemotingCommand` that answering needs.
-    """
-
-    serialize_type: ClassVar[int] = 0
-    code: int
-    ext: PullMessageHeader
-    opaque: Int32 = 0
-    flag: Int32 = 0
-
-
 class PlainSendAnswer(
     msgspec.Struct,
     gc=False,
@@ -152,7 +134,6 @@ class PlainSendAnswer(
 
 decode_plain_answer: Final = msgspec.json.Decoder(PlainSendAnswer, strict=False).decode
 decode_end_command: Final = msgspec.json.Decoder(EndCommand, strict=False).decode
-decode_pull_command: Final = msgspec.json.Decoder(PullCommand, strict=False).decode
 decode_send_command: Final = msgspec.json.Decoder(SendCommand, strict=False).decode
 _PLAIN_SEND_DECODERS: Final = {
     kind: msgspec.json.Decoder(kind, strict=False).decode for kind in (PlainSend, PlainSendLong)

@@ -19,7 +19,6 @@ from cometmq.wire.command.command import (
     BINARY_HEAD_BYTES,
     FRAME_BYTES_MAX,
     FRAME_HEAD,
-    JSON,
     encode_json_text,
     encode_response,
     encode_response_parts,
@@ -31,7 +30,6 @@ __all__ = [
     "SendRequestTemplate",
     "SendResponseEncoder",
     "encode_pull_response",
-    "json_frame_head",
     "pull_parts",
 ]
 
@@ -45,8 +43,6 @@ _OFFSET_MARKS: Final = (10**18 + 1, 10**18 + 2, 10**18 + 3)
 """Next, min and max; no flag is so large."""
 _RESPONSE_MIDDLE: Final = f'}},"flag":1,"language":"{LANGUAGE}","opaque":'
 _TAIL_TEXT: Final = f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
-_READY_HEADS: Final = 1024
-_READY_STARTS: Final = 512
 _encode_json = msgspec.json.Encoder().encode
 
 
@@ -54,18 +50,6 @@ _encode_json = msgspec.json.Encoder().encode
 def _remark_json(remark: str | None) -> bytes:
     """Return the remark entry of a header; remarks of pulls are a handful of status names."""
     return b"" if remark is None else b',"remark":' + encode_json_text(remark)
-
-
-def _frame_head_text(header_bytes: int) -> str:
-    return FRAME_HEAD.pack(4 + header_bytes, header_bytes).decode("latin-1")
-
-
-_HEADS: Final = [_frame_head_text(size) for size in range(_READY_HEADS)]
-
-
-def json_frame_head(header_bytes: int) -> str:
-    """Return what stands before a JSON header of a frame without a body, as latin-1 text."""
-    return _HEADS[header_bytes] if header_bytes < _READY_HEADS else _frame_head_text(header_bytes)
 
 
 class SendResponseEncoder:
@@ -86,13 +70,12 @@ class SendResponseEncoder:
         self._trace_on = trace_on
         self._barrier = barrier
         trace = "true" if trace_on else "false"
-        region_json = encode_json_text(region).decode("latin-1")
+        region_json = encode_json_text(region).decode()
         passed = "" if barrier is None else f',"cmqBarrier":"{barrier}"'
         self._prefix = (
             f'{{"code":0,"extFields":{{"MSG_REGION":{region_json},"TRACE_ON":"{trace}"{passed}'
             ',"msgId":"'
         )
-        self._starts = [self._start(size) for size in range(_READY_STARTS)]
 
     def json_parts(self) -> tuple[bytes, bytes, bytes]:
         """Return what stands before, between and behind the fields of a success in JSON.
@@ -107,44 +90,6 @@ class SendResponseEncoder:
         header = frame[FRAME_HEAD.size :]
         return header[:5], header[header.index(b"\0\x0aMSG_REGION") :]
 
-    def success_text(
-        self,
-        opaque: int,
-        queue_id: int,
-        queue_offset: int,
-        message_id: str,
-        transaction_id: str | None,
-        recall_handle: str | None = None,
-    ) -> str:
-        """Return the frame of a plain success to a JSON request, each byte as one character.
-
-        Answers to many sends are joined as text and encoded once, as latin-1.  ``message_id`` is
-        hex, comma-joined for a batch.
-        """
-        # Ids of clients are hex; anything else takes the way that escapes.
-        # Asking bytes for letters and digits takes a quarter of asking text.
-        transaction = ""
-        if transaction_id is not None:
-            transaction = f',"transactionId":"{transaction_id}"'
-        if transaction_id and not (transaction_id.isascii() and transaction_id.encode().isalnum()):
-            return self.encode_full(
-                opaque, JSON, 0, queue_id, queue_offset, message_id, transaction_id,
-                recall_handle=recall_handle,
-            ).decode("latin-1")  # fmt: skip
-        handle = "" if recall_handle is None else f',"recallHandle":"{recall_handle}"'
-        fields = (
-            f'{message_id}","queueId":"{queue_id}","queueOffset":"{queue_offset}"{handle}'
-            f"{transaction}{_RESPONSE_MIDDLE}{opaque}"
-        )
-        size = len(fields)
-        start = self._starts[size] if size < _READY_STARTS else self._start(size)
-        return f"{start}{fields}{_TAIL_TEXT}"
-
-    def _start(self, fields_chars: int) -> str:
-        """Return how a frame begins whose fields are as long as this."""
-        header_bytes = len(self._prefix) + fields_chars + len(_TAIL_TEXT)
-        return json_frame_head(header_bytes) + self._prefix
-
     def encode(
         self,
         opaque: int,
@@ -156,15 +101,31 @@ class SendResponseEncoder:
         recall_handle: str | None = None,
         code: int = 0,
     ) -> bytes:
-        """Return the frame of any answer that says where a message or a batch is stored."""
-        if code or serialize_type == BINARY:
+        """Return the frame of any answer that says where a message or a batch is stored.
+
+        ``message_id`` is hex, comma-joined for a batch.
+        """
+        # Ids of clients are hex; anything else takes the way that escapes.
+        # Asking bytes for letters and digits takes a quarter of asking text.
+        if (
+            code
+            or serialize_type == BINARY
+            or (
+                transaction_id
+                and not (transaction_id.isascii() and transaction_id.encode().isalnum())
+            )
+        ):
             return self.encode_full(
                 opaque, serialize_type, code, queue_id, queue_offset, message_id, transaction_id,
                 recall_handle=recall_handle,
             )  # fmt: skip
-        return self.success_text(
-            opaque, queue_id, queue_offset, message_id, transaction_id, recall_handle
-        ).encode("latin-1")
+        handle = "" if recall_handle is None else f',"recallHandle":"{recall_handle}"'
+        transaction = "" if transaction_id is None else f',"transactionId":"{transaction_id}"'
+        header = (
+            f'{self._prefix}{message_id}","queueId":"{queue_id}","queueOffset":"{queue_offset}"'
+            f"{handle}{transaction}{_RESPONSE_MIDDLE}{opaque}{_TAIL_TEXT}"
+        ).encode()
+        return FRAME_HEAD.pack(4 + len(header), len(header)) + header
 
     def encode_full(
         self,

@@ -3,7 +3,6 @@
 import struct
 
 import pytest
-from tests.request_fields import pull_fields
 
 from cometmq.errors import RemoteProtocolError
 from cometmq.wire.command.command import BINARY, RemotingCommand, encode_command, frame_json
@@ -16,8 +15,7 @@ from cometmq.wire.frame.framing import (
     full_command,
     split_head,
 )
-from cometmq.wire.header.fast_decode import EndCommand, PullCommand, SendCommand
-from cometmq.wire.header.headers import PullMessageHeader
+from cometmq.wire.header.fast_decode import EndCommand, SendCommand
 
 FRAMES = [
     encode_command(RemotingCommand.request(310, {"a": "g"}, b"body", opaque=1)),
@@ -299,23 +297,3 @@ def test_a_server_reads_sends_and_ends_in_one_pass() -> None:
     assert isinstance(binary, SendCommand)
     assert (binary.ext.topic, binary.opaque, binary.serialize_type) == ("T", 5, 1)
     assert full_command(binary).ext_fields == fields
-
-
-def test_a_server_reads_pulls_in_one_pass() -> None:
-    """The fields are those of the typed header; odd numbers and binary headers are left to it."""
-    fields = pull_fields("T", 7, subscription="TagA || Tag\u00fc", subVersion="-3", bname="b")
-    commands = [
-        RemotingCommand.request(11, fields, opaque=1, oneway=True),
-        RemotingCommand.request(11, {**fields, "queueOffset": "+07"}, opaque=2),
-        RemotingCommand.request(11, {**fields, "maxMsgNums": ""}, opaque=3),
-        RemotingCommand.request(11, opaque=4),
-        RemotingCommand.request(361, fields, opaque=5),
-        RemotingCommand.request(11, fields, opaque=6, serialize_type=1),
-    ]
-    data = b"".join(map(encode_command, commands))
-    pull, *others = FrameReader(has_fast_commands=True).receive(data)
-    assert isinstance(pull, PullCommand)
-    assert (pull.code, pull.opaque, pull.flag, pull.serialize_type) == (11, 1, 2, 0)
-    assert pull.ext == PullMessageHeader.from_ext(fields)
-    assert [type(command) for command in others] == [RemotingCommand] * 5
-    assert others == FrameReader().receive(data)[1:]

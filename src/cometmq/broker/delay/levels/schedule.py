@@ -25,7 +25,6 @@ from itertools import islice
 from typing import Final
 
 from cometmq.broker.base.state import BrokerState
-from cometmq.broker.send.shapes import Keys, remember_shapes
 from cometmq.codec.java_hash import tags_code
 from cometmq.codec.properties import find_property
 from cometmq.codec.stored_message import StoredMessage, decode_messages
@@ -33,7 +32,7 @@ from cometmq.errors import CodecError, MessageIllegal, StoreError
 from cometmq.model.names import HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.model.topic import DataVersion
 from cometmq.store.base.dispatch import index_keys_of
-from cometmq.store.base.results import ColdRead, GetResult, GetStatus, IndexKeys, PutItem
+from cometmq.store.base.results import ColdRead, GetResult, GetStatus, PutItem
 
 __all__ = ["ScheduleService"]
 
@@ -87,7 +86,6 @@ class ScheduleService:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._is_stopped = False
-        self._parse_target = remember_shapes(_parse_target)
         self._updates = 0
         self.version = version or DataVersion()
         self._revision = 0
@@ -346,16 +344,7 @@ class ScheduleService:
     def _real_item(self, message: StoredMessage) -> PutItem | None:
         """The message as it is delivered; None when it names no topic and queue."""
         raw = message.raw_properties
-        try:
-            parsed = self._parse_target(raw.decode()) if raw[-1:] == b"\x02" else None
-        except UnicodeDecodeError:
-            parsed = None
-        keys: IndexKeys | None
-        if parsed is None:
-            target = _target(raw)
-            keys = index_keys_of(raw)
-        else:
-            keys, target = parsed
+        target = _target(raw)
         if target is None:
             return None
         topic, queue_id, tags = target
@@ -368,7 +357,7 @@ class ScheduleService:
             message.sys_flag,
             message.born_timestamp_ms,
             tags,
-            keys,
+            index_keys_of(raw),
             message.reconsume_times,
             message.prepared_transaction_offset,
         )
@@ -388,13 +377,3 @@ def _target(raw: bytes) -> _Target | None:
     tags = find_property(raw, b"TAGS")
     code = tags_code(None if tags is None else tags.decode("utf-8", "replace"))
     return topic.decode(), int(queue_id), code
-
-
-def _parse_target(text: str) -> tuple[Keys, _Target] | None:
-    """Index keys and target of a property string; None when it has no UNIQ_KEY."""
-    raw = text.encode()
-    target = _target(raw)
-    keys = index_keys_of(raw)
-    if target is None or keys is None or keys[0] is None:
-        return None
-    return (keys[0], keys[1], keys[2]), target
