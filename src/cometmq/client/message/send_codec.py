@@ -242,8 +242,7 @@ class SendCodec:
         Raises:
             LocalProtocolError: a property is not accepted, or all take more bytes than allowed.
         """
-        # The values that differ between messages come first, as with Java's clients, so that a
-        # broker recognizes the shape of the others.
+        # The values that differ between messages come first, as with Java's clients.
         text = f"UNIQ_KEY\x01{message_id}\x02WAIT\x01true\x02{self._mark}"
         keys = message.keys
         if keys is not _NO_KEYS:
