@@ -2,10 +2,11 @@
 
     python fuzz/fuzz_native.py --seconds 600 --seed 7
 
-The C without Python (native/pure_c.c: frames, records, keys, hashes) and the extension module
-(native/extension.py and native/client.py: its entry points) share the time; both are built with
-gcc.  Where clang is too, libFuzzer has a third.  The first inputs come from the captured frames in
-tests/golden/wire and from frames made here.
+The C without Python (native/pure_c.c: frames, records, keys, hashes) and the extension module share
+the time; both are built with gcc.  Of the module some calls are looked at (native/extension.py and
+native/client.py), and many more are made from C (native/drive.c).  Where clang is too, libFuzzer
+has a third of the time.  The first inputs come from the captured frames in tests/golden/wire and
+from frames made here.
 
 The last line has executions, seconds and the covered lines of C.  A finding prints the report of
 the sanitizer and the input as hex, and the run ends with status 1.  The same seed gives the same
