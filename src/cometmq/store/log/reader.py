@@ -359,8 +359,11 @@ class LogReader:
 def data_blocks(file: RandomFile, position: int, end: int) -> list[int]:
     """Return the positions in [position, end) of blocks of `BLOCK_BYTES` that may have data.
 
-    Call this before reading: the kernel reads ahead, and pages that it has read count as data.
+    Pages that were read count as data, also those that the kernel has read ahead.  So they are
+    forgotten first: else each opening of a store would find more of its last file to look at, up to
+    a gibibyte of zeros.  Call this before reading.
     """
+    file.forget_cached(position, end - position)
     blocks: list[int] = []
     data = file.next_data(position)
     while data is not None and data < end:
