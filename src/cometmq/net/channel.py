@@ -7,7 +7,7 @@ one system call.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias, cast
 
 import msgspec
@@ -105,6 +105,10 @@ class Channel(asyncio.Protocol):
     def in_flight_count(self) -> int:
         """How many requests wait for a response."""
         return self._connection.in_flight_count
+
+    def waiting(self) -> Iterator[OnAnswer]:
+        """Yield what is called with the answers that have not come yet, the oldest first."""
+        return self._connection.waiting_tokens()
 
     def deadline_in(self, timeout_ms: float) -> float:
         """Return the deadline of a request that begins now."""
@@ -381,6 +385,12 @@ class ChannelPool:
             del self._channels[channel.address]
         if self._on_close is not None:
             self._on_close(channel)
+
+    def abort(self, address: str) -> None:
+        """Break the channel to ``address``, of which nothing is expected any more."""
+        channel = self._channels.pop(address, None)
+        if channel is not None:
+            channel.abort()
 
     def drop(self, address: str) -> None:
         """Close the channel to ``address``; the next ``get`` dials again."""

@@ -193,6 +193,8 @@ class SharedInstance(_Tasks):
         super().__init__(client_id_of(options), self.io.outages)
         self.routes = RouteBook(self.io, options.name_servers, options.request_timeout_ms)
         self.routes.on_change = self._route_changed
+        # What waits for an answer of such a master is sent to the new one.
+        self.routes.on_replaced = self.pool.abort
         self.is_closed = False
         self.is_held = False
         """Whether the connection stays open without clients."""

@@ -46,6 +46,8 @@ class RouteBook:
         self._forgotten: dict[str, TopicRoute] = {}
         self.on_change: Callable[[str], None] | None = None
         """Called with the topic of a route that differs from the one before."""
+        self.on_replaced: Callable[[str], None] | None = None
+        """Called with the address of a master that another broker has replaced."""
         self._addresses: dict[str, dict[int, str]] = {}
         self.has_answered = False
         """Whether any name server has answered a request."""
@@ -192,6 +194,9 @@ class RouteBook:
     def remember(self, topic: str, route: TopicRoute) -> None:
         """Cache a route and the addresses in it."""
         before = self._routes.get(topic) or self._forgotten.pop(topic, None)
+        if before is not None and self.on_replaced is not None:
+            for address in replaced_masters(before, route):
+                self.on_replaced(address)
         self._routes[topic] = route
         self.learn_addresses(route.broker_datas)
         if before is not None and before != route and self.on_change is not None:
@@ -228,3 +233,17 @@ class RouteBook:
     def broker_addresses(self) -> dict[str, dict[int, str]]:
         """Addresses by broker name and member id."""
         return self._addresses
+
+
+def replaced_masters(before: TopicRoute, after: TopicRoute) -> list[str]:
+    """Return the addresses of masters in a route in whose place another one has others, and which
+    the other route does not name any more."""
+    masters = {each.broker_name: each.broker_addrs.get(0) for each in after.broker_datas}
+    named = {address for each in after.broker_datas for address in each.broker_addrs.values()}
+    return [
+        address
+        for each in before.broker_datas
+        if (address := each.broker_addrs.get(0)) is not None
+        and masters.get(each.broker_name) is not None
+        and address not in named
+    ]

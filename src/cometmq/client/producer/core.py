@@ -32,7 +32,7 @@ from cometmq.errors import (
 )
 from cometmq.model import Message, MessageQueue, SendStatus, TopicRoute
 
-__all__ = ["STORED_CODES", "ProducerCore", "TopicQueues", "final_error"]
+__all__ = ["STORED_CODES", "ProducerCore", "TopicQueues", "final_error", "retry_pause_s"]
 
 log = logging.getLogger("cometmq.client")
 
@@ -41,7 +41,9 @@ STORED_CODES: Final = frozenset(int(status) for status in SendStatus)
 QUICK_MS: Final = 50
 """Java's first latency class: a send within this time does not count against its broker."""
 RETRY_PAUSE_S: Final = 0.1
-"""The pause after every broker has failed once; each further pause is twice as long."""
+"""The pause after every broker has failed once: a replica set has another master soon."""
+RETRY_ROUNDS_SOON: Final = 20
+"""After so many of them each further pause is twice as long."""
 RETRY_PAUSE_S_MAX: Final = 1.0
 TRY_S_MIN: Final = 0.02
 """With less time left than this a send is not tried again."""
@@ -52,6 +54,7 @@ CONNECT_MS_MAX: Final = 3_000
 TRIES_UNLIMITED: Final = 1 << 30
 REFUSED_TRIES: Final = 3
 """Java's number of tries, for refusals that are not a matter of time."""
+_SLAVE_CODES: Final = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
 _PASSING_CODES: Final = frozenset(
     {
         ResponseCode.SYSTEM_BUSY,
@@ -222,6 +225,13 @@ class ProducerCore:
         ]
         return len(refusals) < REFUSED_TRIES
 
+    def doubts_route(self, error: Exception) -> bool:
+        """Whether another broker may be the master by now: this one is away, or refuses sends as a
+        slave does."""
+        if isinstance(error, RemoteError):
+            return error.code in _SLAVE_CODES
+        return isinstance(error, ClientError)
+
     def forgets_route(self, error: Exception) -> bool:
         """Whether the error means that the cached route is wrong."""
         return isinstance(error, RemoteError) and error.code == ResponseCode.TOPIC_NOT_EXIST
@@ -232,14 +242,19 @@ class ProducerCore:
         rounds = failed_count - (len(topic.addresses) if topic is not None else 1)
         if rounds < 0:
             return 0.0
-        pause_s = min(RETRY_PAUSE_S * 2 ** min(rounds, 10), RETRY_PAUSE_S_MAX)
-        return float(min(pause_s, left_s / 2))  # the last try still has time
+        return min(retry_pause_s(rounds), left_s / 2)  # the last try still has time
 
     def try_s(self, timeout_ms: int, topic: TopicQueues) -> float:
         """How long one try of a send may take that any broker of its topic may store."""
         if len(topic.addresses) < 2:
             return timeout_ms / 1000
         return min(timeout_ms, max(TRY_MS, timeout_ms / 3)) / 1000
+
+
+def retry_pause_s(rounds: int) -> float:
+    """Seconds to wait when every broker has failed so often, and once more."""
+    doublings = max(0, min(rounds - RETRY_ROUNDS_SOON, 10))
+    return float(min(RETRY_PAUSE_S * 2**doublings, RETRY_PAUSE_S_MAX))
 
 
 def final_error(topic: str, faults: Sequence[Exception]) -> Exception:

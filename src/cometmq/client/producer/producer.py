@@ -32,7 +32,7 @@ from cometmq.client.producer.core import REFUSED_TRIES, ProducerCore, TopicQueue
 from cometmq.client.producer.linger import Linger, LingerBatch
 from cometmq.client.producer.recall import recall, reschedule
 from cometmq.client.producer.request_reply import OpenRequests, Reply, check_received, send_reply
-from cometmq.client.producer.sender import Sender
+from cometmq.client.producer.sender import STALLED_MS, Sender
 from cometmq.client.producer.sending import Sending, within
 from cometmq.client.producer.settings import ProducerSettings
 from cometmq.core.produce.batching import (
@@ -141,6 +141,7 @@ class Producer:
             instance.spawn(instance.every(PROBE_INTERVAL_MS, self._probe), "probe")
         self._instance = instance
         self._sender = Sender(self.core, instance, self._flush_linger)
+        instance.spawn(instance.every(STALLED_MS, self._sender.look_at_waiting), "waiting-sends")
         self._is_forked = False
         return self._sender
 
@@ -600,6 +601,8 @@ class Producer:
     def routes_changed(self, topic: str) -> None:
         """Choose queues from the new route from now on."""
         self.core.topics.pop(topic, None)
+        if self._sender is not None:
+            self._sender.route_changed(topic)
 
     def takes(self, command: RemotingCommand) -> bool:
         """Whether a broker's request is the reply to a request of this producer."""

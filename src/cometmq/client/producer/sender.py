@@ -13,12 +13,11 @@ from cometmq.client.base.instance import ClientInstance
 from cometmq.client.message.send_codec import Prepared
 from cometmq.client.producer.core import (
     CONNECT_MS_MAX,
-    RETRY_PAUSE_S,
-    RETRY_PAUSE_S_MAX,
     TRY_S_MIN,
     ProducerCore,
     TopicQueues,
     final_error,
+    retry_pause_s,
 )
 from cometmq.client.producer.group_sends import GroupSends
 from cometmq.client.producer.sending import SEQUENCED_MAX, InFlight, Sending, SendTargets, within
@@ -35,8 +34,10 @@ from cometmq.errors import (
 from cometmq.model import Message, MessageQueue, SendResult
 from cometmq.net.channel import Channel
 
-__all__ = ["Sender"]
+__all__ = ["STALLED_MS", "Sender"]
 
+STALLED_MS: Final = 1000
+"""A send that has waited for so long may wait for a broker that is no master any more."""
 CALM_S: Final = 10.0
 """After so much time without a failure the pauses between two fetches of a route begin anew."""
 
@@ -53,8 +54,12 @@ class Sender:
         self._loop = asyncio.get_running_loop()
         self._looking_up: dict[str, asyncio.Task[TopicQueues]] = {}
         self._targets: dict[str, SendTargets] = {}
-        self._rechecks: dict[str, tuple[float, float]] = {}
-        """The next pause, and when a topic's route may be fetched again, by topic."""
+        self._rechecks: dict[str, tuple[int, float]] = {}
+        """How often a topic's route was fetched again, and when it may be once more, by topic."""
+        self._pausing: dict[str, dict[int, tuple[Sending, asyncio.TimerHandle]]] = {}
+        """The sends that wait for their next try, by topic and identity."""
+        self._oldest: dict[tuple[str, str], Sending] = {}
+        """By topic and address: the send that has waited for an answer longest."""
         self.groups = GroupSends(self, instance, flush_linger)
 
     def to_keep(self) -> object:
@@ -109,13 +114,32 @@ class Sender:
         sends that fail.
         """
         now = self.core.monotonic()
-        pause_s, due = self._rechecks.get(name, (RETRY_PAUSE_S, now))
+        rounds, due = self._rechecks.get(name, (0, now))
         if now < due:
             return
         if now - due > CALM_S:
-            pause_s = RETRY_PAUSE_S
-        self._rechecks[name] = min(2 * pause_s, RETRY_PAUSE_S_MAX), now + pause_s
+            rounds = 0
+        self._rechecks[name] = rounds + 1, now + retry_pause_s(rounds)
         self.instance.refresh_soon(name)
+
+    async def look_at_waiting(self) -> None:
+        """Fetch routes anew while a send waits from one call of this to the next.
+
+        Its broker may be a silent machine, and another broker the master by now.
+        """
+        oldest, self._oldest = self._oldest, {}
+        for name, topic in list(self.core.topics.items()):
+            for address in topic.addresses.values():
+                channel = self.instance.pool.open_channel(address)
+                if channel is None:
+                    continue
+                sends = (each for each in channel.waiting() if isinstance(each, Sending))
+                sending = next(sends, None)
+                if sending is None:
+                    continue
+                self._oldest[name, address] = sending
+                if oldest.get((name, address)) is sending:
+                    self.recheck_route(name)
 
     # -- trying -----------------------------------------------------------------------------
 
@@ -227,10 +251,22 @@ class Sender:
         self._write(sending, queue, channel)
 
     def try_again(self, sending: Sending, pause_s: float) -> None:
-        """Send once more, after a pause."""
-        if pause_s:
-            self._loop.call_later(pause_s, self.start, sending)
-        else:
+        """Send once more, after a pause or when the topic has another route."""
+        if not pause_s:
+            self.start(sending)
+            return
+        pausing = self._pausing.setdefault(sending.prepared.topic, {})
+        timer = self._loop.call_later(pause_s, self._paused, sending)
+        pausing[id(sending)] = sending, timer
+
+    def _paused(self, sending: Sending) -> None:
+        del self._pausing[sending.prepared.topic][id(sending)]
+        self.start(sending)
+
+    def route_changed(self, name: str) -> None:
+        """Try again now what waits for a broker of this topic."""
+        for sending, timer in self._pausing.pop(name, {}).values():
+            timer.cancel()
             self.start(sending)
 
     def _write(self, sending: Sending, queue: MessageQueue, channel: Channel) -> None:

@@ -26,7 +26,7 @@ from cometmq.client.producer.core import (
 )
 from cometmq.client.producer.linger import LingerBatch
 from cometmq.core.extensions.producer_sequences import WINDOW
-from cometmq.errors import CometError, ConnectFailed, GroupMoved, RequestTimeout
+from cometmq.errors import CometError, GroupMoved, RequestTimeout
 from cometmq.model import MessageQueue, SendStatus
 from cometmq.net.channel import Channel, SendToken
 from cometmq.wire.command.command import RemotingCommand
@@ -241,7 +241,7 @@ class Sending(SendToken, weakref=False):
             if left_s > 0:
                 self.group.refused(self)
                 return
-        if isinstance(error, (ConnectFailed, RequestTimeout)):
+        if core.doubts_route(error):
             self.path.recheck_route(topic)
         if self.tries_left <= 0 or left_s < TRY_S_MIN or not core.may_retry(self.faults):
             self.fail(final_error(topic, self.faults))

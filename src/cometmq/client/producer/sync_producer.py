@@ -426,7 +426,6 @@ class Producer:
                     core.note(queue, tries.started, failed=True)
                 elif tries.is_over() or self._twin.is_astray(tries.started):
                     raise
-                background().soon(self._twin.recheck_route, prepared.topic)
                 fault: Exception = error
             else:
                 core.note(queue, tries.started, failed=False)
@@ -441,9 +440,15 @@ class Producer:
                 fault = remote_error(answer.code, answer.remark)
                 if isinstance(fault, GroupMoved):
                     raise fault
-            if core.forgets_route(fault):
-                self._twin.forget_topic(prepared.topic)
+            self._doubt_route(prepared.topic, fault)
             tries.failed(fault)
+
+    def _doubt_route(self, topic: str, fault: Exception) -> None:
+        """Drop a route that a failed try shows to be wrong, or fetch it again where it may be."""
+        if self._core.forgets_route(fault):
+            self._twin.forget_topic(topic)
+        elif self._core.doubts_route(fault):
+            background().soon(self._twin.recheck_route, topic)
 
 
 def _result(

@@ -49,7 +49,7 @@ every later call returns nothing.
 the transport knows how fast its peer reads.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
 from cometmq.errors import LocalProtocolError, RemoteProtocolError
@@ -137,6 +137,11 @@ class Connection(Generic[C, T]):
     def in_flight_count(self) -> int:
         """How many requests wait for a response."""
         return len(self._waiting)
+
+    def waiting_tokens(self) -> Iterator[T]:
+        """Yield the tokens of the requests that wait for a response, the oldest first."""
+        for token, _ in self._waiting.values():
+            yield token
 
     def next_opaque(self) -> int:
         """Return an opaque that no outstanding request uses; after 2**31 - 1 comes 0."""
