@@ -3,7 +3,7 @@ BIN ?= .venv/bin/
 T   ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types arch tidy check test cov demo bench bench-java fuzz fuzz-native pure interop peers patterns spark slow soak sim sim-long planted install docs screenshots site changelog lock build ci clean
+.PHONY: help setup fmt lint types arch tidy check test cov demo bench bench-java fuzz fuzz-native pure interop peers patterns replicas spark slow soak sim sim-long planted install docs screenshots site changelog lock build ci clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,8 +70,11 @@ patterns:  ## patterns in PostgreSQL, MariaDB and Redis, with processes killed a
 	$(BIN)pip install -q --require-hashes --no-deps -r requirements/patterns.txt
 	PATTERNS=full $(BIN)pytest tests/patterns $(ARGS)
 
+replicas:  ## replica sets of real processes: kills, stops, cut links, full disks (needs root); SERIES=50 ARGS="-k killed -s"
+	REPLICAS=full $(BIN)pytest tests/replicas $(ARGS)
+
 slow:  ## what tests/slow.txt keeps out of `make test`: more kills, full disks, damage, benchmarks
-	SLOW=full $(BIN)pytest -n 4 tests $(foreach room,interop patterns spark tidy docs golden,--ignore tests/$(room)) $(ARGS)
+	SLOW=full $(BIN)pytest -n 4 tests $(foreach room,interop patterns replicas spark tidy docs golden,--ignore tests/$(room)) $(ARGS)
 
 install:  ## the wheel and each extra from it, in fresh environments; ARGS="-k client"
 	INSTALL=full $(BIN)pytest tests/install $(ARGS)

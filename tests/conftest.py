@@ -6,8 +6,9 @@ process, and so do all files of a folder that shares something dear: the one Spa
 foreign peers.
 
 Tests marked ``full`` belong to the long lanes ``make interop`` (``INTEROP=full``), ``make spark``
-(``SPARK=full``) and ``make patterns`` (``PATTERNS=full``); ``slow.txt`` lists those of
-``make slow`` (``SLOW=full``) and why each can wait.  A plain run leaves them out and says how many.
+(``SPARK=full``), ``make patterns`` (``PATTERNS=full``) and ``make replicas`` (``REPLICAS=full``);
+``slow.txt`` lists those of ``make slow`` (``SLOW=full``) and why each can wait.  A plain run leaves
+them out and says how many.
 """
 
 import gc
@@ -43,7 +44,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 TESTS = Path(__file__).resolve().parent
 ONE_PROCESS = {"interop", "patterns", "spark"}
-LANES = {"install", "interop", "patterns", "spark"}
+LANES = {"install", "interop", "patterns", "replicas", "spark"}
 """Folders whose tests marked ``full`` have a lane of their own."""
 RERUN: dict[str, str] = {}
 """Test file or test: why it may run once more.  Only where a foreign process can lose a race that
