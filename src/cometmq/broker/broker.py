@@ -27,8 +27,9 @@ from cometmq.broker.replication.set_master import SetMaster
 from cometmq.broker.services import Services, build_services, handlers
 from cometmq.broker.transaction.service import TransactionService
 from cometmq.codec.ids import HOST_V4_BYTES, encode_host
-from cometmq.errors import CometError, ConfigError, LocalProtocolError
+from cometmq.errors import CometError, ConfigError, LocalProtocolError, StoreClosed
 from cometmq.extras import require
+from cometmq.model.names import STATE_TOPIC
 from cometmq.net.env import Environment
 from cometmq.net.network import format_address, local_ip
 from cometmq.net.server import RemotingServer, ServerConnection, first_of
@@ -91,6 +92,7 @@ class Broker:
         self._services: Services | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._metrics: MetricsEndpoint | None = None
+        self._marking: asyncio.Task[None] | None = None
 
     # -- what others ask ------------------------------------------------------------------
 
@@ -313,11 +315,41 @@ class Broker:
         now_ms = self.env.clock.now_ms()
         services.client.drop_expired(now_ms)
         services.queue_locks.drop_expired(now_ms)
+        follower = services.state_follower
+        if services.journal is not None and follower is not None:
+            end = self.services.store.max_queue_offset(STATE_TOPIC, 0)
+            position = services.files.journaled_before(end)
+            self._marking = asyncio.create_task(
+                follower.in_worker(self.env.workers, lambda: follower.mark(position))
+            )
 
     def follow_anew(self) -> None:
         """On a slave of a replica set: the controller names another master."""
         if self._services is not None and self._services.following is not None:
             self._services.following.log.follow_anew()
+
+    async def hold(self) -> None:
+        """Read no more requests, and wait until what was put is confirmed and other replicas have
+        what was changed in tables.
+
+        Raises:
+            CometError: that does not happen any more.
+        """
+        self._server.hold(is_holding=True)
+        services = self.services
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        await services.files.journaled()
+        store = services.store
+        store.when_confirmed(
+            store.max_physical_offset, lambda ok: None if done.done() else done.set_result(ok)
+        )
+        services.state.barrier.kick()
+        if not await done:
+            raise StoreClosed("the broker stops")
+
+    def go_on(self) -> None:
+        """Read requests again after `hold`."""
+        self._server.hold(is_holding=False)
 
     # -- stop -----------------------------------------------------------------------------
 
@@ -351,6 +383,10 @@ class Broker:
             if services.following is not None:
                 await services.following.stop()
             await services.registration.stop()
+            if services.journal is not None:
+                services.journal.stop()
+            if services.state_follower is not None:
+                await services.state_follower.settle()
         self._server.stop_listening()
         if self._replicas is not None:
             self._replicas.stop()

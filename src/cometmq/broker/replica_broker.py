@@ -32,7 +32,14 @@ from cometmq.broker.replication.controllers import Controllers, MasterNews
 from cometmq.broker.replication.seat import Seat
 from cometmq.codec.epoch_file import decode_epochs, encode_epochs
 from cometmq.core.replication.epochs import EpochList
-from cometmq.errors import CodecError, CometError, RemoteError, ResponseCode, StoreCorrupt
+from cometmq.errors import (
+    CodecError,
+    CometError,
+    ControllerError,
+    RemoteError,
+    ResponseCode,
+    StoreCorrupt,
+)
 from cometmq.net.env import Environment
 from cometmq.net.network import format_address, local_ip
 from cometmq.net.tls_server import secured
@@ -144,6 +151,7 @@ class ReplicaBroker:
             epochs,
             alter=self._alter,
             noticed=self._noticed,
+            step_down=self._step_down,
             cut=self._cut_at,
             save_epochs=self._save_epochs,
         )
@@ -168,7 +176,10 @@ class ReplicaBroker:
             StoreError, OSError: the disk did not take the last writes.
         """
         if self.is_master:
-            await self._hand_over()
+            try:
+                await self._hand_over(None)
+            except (CometError, TimeoutError) as error:
+                log.warning("the mastership is not handed over: %s", error)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -178,18 +189,54 @@ class ReplicaBroker:
             await broker.stop()
         await self._work(lambda: self._disk.remove(f"{self._root}/{BOOT_FILE}"))
 
-    async def _hand_over(self) -> None:
-        """Have another in-sync replica elected, so that nobody has to find out that this one is
-        gone."""
-        seat = self._seat
+    async def _step_down(self, broker_id: int | None) -> MasterHeader:
+        """Hand the mastership over, and go on as a slave.
+
+        Raises:
+            CometError: this broker is still the master; the text says why.
+        """
+        try:
+            news = await self._hand_over(broker_id)
+        except TimeoutError:
+            raise ControllerError(
+                f"no controller named another master within {HAND_OVER_S:g} s; ask again, and look"
+                " at cometmq controller status"
+            ) from None
+        # The answer leaves first.
+        asyncio.get_running_loop().call_soon(self._take, news)
+        return news[0]
+
+    async def _hand_over(self, broker_id: int | None) -> MasterNews:
+        """Have another in-sync replica elected, which has everything; return who it is.
+
+        Requests wait meanwhile.  Clients send them again to the new master when this broker has
+        closed their connections.
+
+        Raises:
+            CometError, TimeoutError: this broker is still the master, and serves.
+        """
+        seat, broker = self._seat, self.broker
         others = [member for member in seat.in_sync.members if member != seat.broker_id]
+        if broker_id is not None and broker_id not in others:
+            raise ControllerError(
+                f"replica {broker_id} of {self._config.broker_name} is not in sync, so it may lack"
+                f" acknowledged messages; the others in sync are {sorted(others)}"
+            )
+        if not others:
+            raise ControllerError(f"no other replica of {self._config.broker_name} is in sync")
+        wanted = min(others) if broker_id is None else broker_id
         try:
             async with asyncio.timeout(HAND_OVER_S):
-                for other in others:
-                    await self._controllers.elect(other, is_designated=True)
-                    return
-        except (CometError, TimeoutError) as error:
-            log.warning("the mastership is not handed over: %s", error)
+                await broker.hold()
+                await self._controllers.elect(wanted, is_designated=True)
+                news = await self._controllers.master()
+        except BaseException:
+            broker.go_on()
+            raise
+        if news[0].master_broker_id == seat.broker_id:
+            broker.go_on()
+            raise ControllerError("the controller has elected this broker again")
+        return news
 
     async def _open(self, role: str, progress: ReportProgress | None = None) -> None:
         """Make the broker of a role and start it."""

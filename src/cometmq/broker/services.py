@@ -43,6 +43,7 @@ from cometmq.broker.pull.pull import PullProcessor
 from cometmq.broker.registration import RegistrationService
 from cometmq.broker.replication.answers import ReplicationProcessor
 from cometmq.broker.replication.following import Following
+from cometmq.broker.replication.journal import StateFollower, StateJournal
 from cometmq.broker.replication.master import ReplicaServer
 from cometmq.broker.replication.refusals import slave_refusals
 from cometmq.broker.replication.seat import Seat
@@ -105,6 +106,10 @@ class Services:
     """What copies the master's log and tables; None on a master."""
     seat: Seat | None
     """What a controller says of the broker; None without a controller."""
+    journal: StateJournal | None
+    """What takes changes of tables to other replicas; None without a controller, and on a slave."""
+    state_follower: StateFollower | None
+    """What gathers such changes, and knows which this broker has; None without a controller."""
 
     def native_kinds(self) -> NativeKinds:
         """The kinds of messages of which the native core tells Python."""
@@ -137,7 +142,8 @@ def build_services(
         StoreError: a configuration file cannot be read.
     """
     now_ms = env.clock.now_ms()
-    files = BrokerFiles(config, disk, env.workers)
+    journal, state_follower = _open_journal(config, env, disk, store, seat)
+    files = BrokerFiles(config, disk, env.workers, journal.file if journal else _no_journal)
     topics, groups = files.load_topics(), files.load_groups()
     offsets = _load_offsets(config, files, store, now_ms, is_whole=is_whole)
     _seed_topics(config, files, topics, store, now_ms)
@@ -172,13 +178,7 @@ def build_services(
     half = HalfKind(state, transactions.added)
     waiting = WaitingItems(state, delayed, timed, schedule, timers)
     send = _make_send(state, files, (delayed, half, timed), waiting, growing)
-    transaction_counts = TransactionCounts(
-        transactions.halves,
-        files.load_transaction_counts(),
-        env.clock.now_ms,
-        lambda name: name in topics.all(),
-    )
-    files.attach_transactions(transaction_counts)
+    _count_transactions(state, files, transactions)
     filters = FilterService(
         lambda: state.config, files.load_filters(), now_ms, was_killed=was_killed
     )
@@ -189,13 +189,13 @@ def build_services(
     # The hold reads the store, so the store cannot be made with it.
     store.arrival_listener = pull.hold.arrived
 
-    owners = files.load_queue_locks()
-    if owners is not None:
-        state.queue_locks.restore(owners, now_ms)
+    _restore_queue_locks(state, files, seat, replicas)
     staging = _make_staging(state, files, send, waiting, pull)
 
     _watch_topics(state, files, registration, send, growing, pull)
-    following = Following(state, registration, schedule, disk, seat) if config.is_slave else None
+    following = None
+    if config.is_slave:
+        following = Following(state, registration, schedule, disk, seat, state_follower)
     return Services(
         store=store,
         state=state,
@@ -220,7 +220,54 @@ def build_services(
         replicas=replicas,
         following=following,
         seat=seat,
+        journal=journal,
+        state_follower=state_follower,
     )
+
+
+def _no_journal(name: str) -> None:
+    return None
+
+
+def _count_transactions(
+    state: BrokerState, files: BrokerFiles, transactions: TransactionService
+) -> None:
+    counts = TransactionCounts(
+        transactions.halves,
+        files.load_transaction_counts(),
+        state.env.clock.now_ms,
+        lambda name: name in state.topics.all(),
+    )
+    files.attach_transactions(counts)
+
+
+def _restore_queue_locks(
+    state: BrokerState, files: BrokerFiles, seat: Seat | None, replicas: ReplicaServer | None
+) -> None:
+    if replicas is not None:
+        state.is_surely_master = replicas.is_surely_master
+    owners = files.load_queue_locks()
+    # A slave of a set grants none, so its file changes only with what the master says.
+    if owners is not None and (seat is None or not state.config.is_slave):
+        state.queue_locks.restore(owners, state.env.clock.now_ms())
+
+
+def _open_journal(
+    config: BrokerConfig,
+    env: Environment,
+    disk: Disk,
+    store: MessageStore,
+    seat: Seat | None,
+) -> tuple[StateJournal | None, StateFollower | None]:
+    """Put into the files of tables what masters have said of them, before they are read."""
+    if seat is None:
+        return None, None
+    follower = StateFollower(disk, f"{config.store_path()}/config", store)
+    follower.follow()
+    follower.put_into_files()
+    if config.is_slave:
+        return None, follower
+    return StateJournal(store, env, seat.master_epoch), follower
 
 
 def _epoch_of(seat: Seat | None) -> int:

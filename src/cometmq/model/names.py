@@ -24,6 +24,7 @@ __all__ = [
     "SENT_PREFIX",
     "STAGED_DECISION_TOPIC",
     "STAGED_TOPIC",
+    "STATE_TOPIC",
     "SYSTEM_GROUPS",
     "SYSTEM_TOPICS",
     "SYSTEM_TOPIC_PREFIX",
@@ -60,6 +61,8 @@ STAGED_TOPIC: Final = "rmq_sys_COMETMQ_STAGED"
 """Our own: blocks of messages that a batch producer has staged and not yet published."""
 STAGED_DECISION_TOPIC: Final = "rmq_sys_COMETMQ_STAGED_DECISION"
 """Our own: which staged batches are published, and how far."""
+STATE_TOPIC: Final = "rmq_sys_COMETMQ_STATE"
+"""Our own: what a replica set's master changes in its tables, see `broker.replication.journal`."""
 CHECKPOINT_TOPIC: Final = "CHECKPOINT_TOPIC"
 ROCKSDB_HALF_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
 ROCKSDB_OP_HALF_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
@@ -109,6 +112,7 @@ SEND_FORBIDDEN_TOPICS: Final = frozenset(
         ROCKSDB_OP_HALF_TOPIC,
         STAGED_TOPIC,
         STAGED_DECISION_TOPIC,
+        STATE_TOPIC,
         TIMER_TOPIC,
     }
 )

@@ -177,10 +177,18 @@ class ServerConnection(asyncio.Protocol):
             waiting = list(self._backlog)
             self._backlog.clear()
             self._answer_all(waiting, self._server.env.clock.now_ms())
-        if not self._paused and self._transport is not None and not self.is_closed:
-            self._transport.resume_reading()
+        self.read_on()
         if self.when_drained is not None:
             self.when_drained()
+
+    def read_on(self) -> None:
+        """Read requests, unless the peer does not take its answers or the server holds them."""
+        if self._transport is None or self.is_closed:
+            return
+        if self._paused or self._server.is_holding:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
 
     # -- the handlers' side -----------------------------------------------------------------
 
@@ -383,6 +391,14 @@ class RemotingServer:
         self._on_close = on_close
         self._listeners: list[Listener] = []
         self._sweeper: asyncio.TimerHandle | None = None
+        self.is_holding = False
+        """Whether requests wait in the connections instead of being read."""
+
+    def hold(self, *, is_holding: bool) -> None:
+        """Read no requests for a while, and read them again; answers leave as always."""
+        self.is_holding = is_holding
+        for connection in list(self.connections):
+            connection.read_on()
 
     async def listen(self, host: str, port: int) -> int:
         """Listen on ``host:port`` (0: any free port) and return the bound port."""
@@ -417,6 +433,8 @@ class RemotingServer:
     def opened(self, connection: ServerConnection) -> None:
         """Called by a connection when its transport is connected."""
         self.connections[connection] = None
+        if self.is_holding:
+            connection.read_on()
         if self._on_open is not None:
             self._on_open(connection)
 

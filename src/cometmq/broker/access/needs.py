@@ -25,6 +25,7 @@ from cometmq.wire.command.fastjson import loads_object
 from cometmq.wire.extensions.bulk_pull import BulkPullCode
 from cometmq.wire.extensions.log_range import LogRangeCode
 from cometmq.wire.extensions.staging import StagingCode
+from cometmq.wire.extensions.step_down import STEP_DOWN
 
 __all__ = ["NEEDS", "Need", "Needs", "topic_resource"]
 
@@ -290,6 +291,7 @@ NEEDS: Final[Mapping[int, Needs]] = {
             Code.DELETE_EXPIRED_COMMITLOG,
             Code.EXCHANGE_BROKER_HA_INFO,
             Code.NOTIFY_BROKER_ROLE_CHANGED,
+            STEP_DOWN,
             Code.AUTH_CREATE_USER,
             Code.AUTH_UPDATE_USER,
             Code.AUTH_DELETE_USER,

@@ -168,6 +168,8 @@ class BrokerState:
         self.barrier = SendBarrier(config, env.clock, store)
         self.follows_master: Callable[[], bool] = lambda: False
         """Whether this broker is a slave and connected to its master."""
+        self.is_surely_master: Callable[[], bool] = lambda: True
+        """Whether no other broker of the set can be the master: then locks are granted."""
         self.disk_usage = disk_usage
         self.when_registered = when_registered
         self.topics_written = files.topics_written

@@ -26,7 +26,7 @@ import msgspec
 
 from cometmq.broker.base.state import BrokerState, WhenSaved, answer
 from cometmq.core.group.queue_locks import LockSnapshot, QueueLocks
-from cometmq.errors import CodecError, StoreError
+from cometmq.errors import CodecError, ResponseCode, StoreError
 from cometmq.model import MessageQueue
 from cometmq.net.server import Handler, ServerConnection
 from cometmq.wire.body.client import LockBatchRequest, LockBatchResponse
@@ -129,6 +129,14 @@ class QueueLockProcessor:
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes | None:
         """Serve LOCK_BATCH_MQ (41): the answer lists the queues that the client owns now."""
+        if not self._state.is_surely_master():
+            # Another broker may be the master by now, and grants the same queues.
+            return answer(
+                request,
+                ResponseCode.SYSTEM_BUSY,
+                "in-sync replicas are silent, so this broker may be the master no more: it grants"
+                " no queues until they are back; ask again",
+            )
         asked = LockBatchRequest.decode(request.body)
         granted = self._state.queue_locks.lock(
             asked.consumer_group, asked.client_id, asked.queues, now_ms

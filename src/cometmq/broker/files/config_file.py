@@ -20,16 +20,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from cometmq.errors import CodecError, DiskFull, StoreCorrupt, StoreError
+from cometmq.errors import CodecError, DiskFull, StoreClosed, StoreCorrupt, StoreError
 from cometmq.net.env import WorkerPool
 from cometmq.store.base.disk import Disk
 from cometmq.wire.command.fastjson import loads_object
 
-__all__ = ["ConfigFile", "ForeignKeys", "Saved", "load_config_file"]
+__all__ = ["ConfigFile", "ForeignKeys", "Journal", "Saved", "load_config_file"]
 
 log = logging.getLogger("cometmq.broker")
 
@@ -39,8 +39,28 @@ Saved = Callable[[StoreError | None], None]
 """Called with None when a change is on disk, else with the error."""
 
 
+class Journal(Protocol):
+    """Takes the changes of one file to other replicas."""
+
+    @property
+    def next(self) -> int:
+        """Where in the journal the replicas' content of the file ends."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the journal needs the file's content anew, though it has not changed."""
+
+    def changes(self, data: bytes) -> list[bytes]:
+        """Return what a new content has changed.  For a worker."""
+
+    def append(self, records: list[bytes], done: Saved) -> None:
+        """Have replicas take the changes; `done` hears when they have them."""
+
+
 class ConfigFile:
     """A file and the table it stores.
+
+    With a journal the file counts as written when replicas have its changes too.
 
     Args:
         path: of the file.
@@ -56,16 +76,18 @@ class ConfigFile:
         path: str,
         revision: Callable[[], int],
         snapshot: Callable[[], Snapshot],
+        journal: Journal | None = None,
         *,
         is_private: bool = False,
     ) -> None:
+        self.journal = journal
         self._disk = disk
         self._workers = workers
         self._path = path
         self._revision = revision
         self._snapshot = snapshot
         self._is_private = is_private
-        self.written = 0
+        self.written = 0 if journal is None or not disk.exists(path) else -1
         """The revision of the table that the file has."""
         self._waiting: list[tuple[int, Saved]] = []
         self.is_writing = False
@@ -78,16 +100,26 @@ class ConfigFile:
 
     def save_if_changed(self) -> None:
         """Write in a worker if the table changed since the last write; does not wait."""
-        revision = self._revision()
-        if self.is_writing or revision == self.written:
+        revision, journal = self._revision(), self.journal
+        is_behind = journal is not None and journal.is_behind
+        if self.is_writing or (revision == self.written and not is_behind):
             return
         self.is_writing = True
         build = self._snapshot()
 
-        def done(result: BaseException | None) -> None:
-            self.is_writing = False
+        def done(result: list[bytes] | BaseException) -> None:
             if isinstance(result, BaseException):
+                self.is_writing = False
                 self._failed(revision, result)
+            elif journal is None:
+                settled(None)
+            else:
+                journal.append(result, settled)
+
+        def settled(failure: StoreError | None) -> None:
+            self.is_writing = False
+            if failure is not None:
+                self._failed(revision, failure)
                 return
             self._is_failing = False
             self.written = revision
@@ -128,17 +160,18 @@ class ConfigFile:
             self._write(self._snapshot())
             self.written = revision
 
-    def _write(self, build: Snapshot) -> None:
+    def _write(self, build: Snapshot) -> list[bytes]:
         data = msgspec.json.format(build(), indent=2)
         if self._disk.exists(self._path):
             # A copy, not a rename: the file itself exists at every moment.
             before = self._disk.read_bytes(self._path)
             self._disk.write_atomic(self._path + ".bak", before, is_private=self._is_private)
         self._disk.write_atomic(self._path, data, is_private=self._is_private)
+        return [] if self.journal is None else self.journal.changes(data)
 
     def _failed(self, revision: int, error: BaseException) -> None:
         """Log the first failure in a row; each period tries again."""
-        if not self._is_failing:
+        if not self._is_failing and not isinstance(error, StoreClosed):
             self._is_failing = True
             log.error("%s was not written, trying again each period: %s", self._path, error)
         is_full = isinstance(error, DiskFull)

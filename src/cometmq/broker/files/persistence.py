@@ -28,6 +28,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -40,7 +41,12 @@ from cometmq.broker.delay.levels.schedule import ScheduleService
 from cometmq.broker.delay.wheel.counts import TIMING_COUNT, TimerCounts
 from cometmq.broker.extensions.sequences import SequencedSends, SequenceFile
 from cometmq.broker.extensions.staging.ledger import Ledger, LedgerFile
-from cometmq.broker.files.config_file import ConfigFile, ForeignKeys, load_config_file
+from cometmq.broker.files.config_file import (
+    ConfigFile,
+    ForeignKeys,
+    Journal,
+    load_config_file,
+)
 from cometmq.broker.pull.filters import FilterService
 from cometmq.broker.transaction.counts import TRANSACTION_COUNT, TransactionCounts
 from cometmq.core.filter.consumer_filter import ConsumerFilter, decode_filter_file
@@ -54,7 +60,7 @@ from cometmq.core.topic.attributes import (
     unserved_attributes,
 )
 from cometmq.core.topic.topic_table import TopicTable
-from cometmq.errors import CodecError, StoreCorrupt
+from cometmq.errors import CodecError, StoreCorrupt, StoreError
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import DataVersion, TopicConfig
 from cometmq.net.env import WorkerPool
@@ -87,6 +93,8 @@ _FILTERS = "consumerFilter.json"
 _FILTERS_INTERVAL_MS = 10_000
 """RocketMQ writes filters at this pace and, by default (transactionMetricFlushInterval), its counts
 of half messages."""
+_JOURNAL_INTERVAL_MS = 1_000
+"""How old offsets are for a replica that becomes the master without warning."""
 _TRANSACTIONS = "transactionMetrics"
 _TIMERS = "timermetrics"
 T = TypeVar("T")
@@ -163,6 +171,15 @@ def _warn_unserved(
             )
 
 
+def _settle(saved: asyncio.Future[None], failure: StoreError | None) -> None:
+    if saved.done():
+        return
+    if failure is None:
+        saved.set_result(None)
+    else:
+        saved.set_exception(failure)
+
+
 class _LossFile(msgspec.Struct, rename="camel"):
     """Until when clients may come back that know lost messages."""
 
@@ -186,10 +203,21 @@ class BrokerFiles:
 
     The tables of topics, groups and consumer offsets are written from their load on.  Any other
     file is written once the part that was built from it is attached.
+
+    Args:
+        journal_of: by the name of a file, what takes its changes to other replicas; None for no
+            journal.
     """
 
-    def __init__(self, config: BrokerConfig, disk: Disk, workers: WorkerPool) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        disk: Disk,
+        workers: WorkerPool,
+        journal_of: Callable[[str], Journal | None] = lambda name: None,
+    ) -> None:
         self.config = config
+        self._journal_of = journal_of
         self._disk = disk
         self._workers = workers
         self._folder = f"{config.store_path()}/config"
@@ -425,7 +453,8 @@ class BrokerFiles:
             encode = snapshot()
             return lambda: foreign.add_to(encode())
 
-        self._files[name] = ConfigFile(self._disk, self._workers, path, revision, complete)
+        journal = self._journal_of(name)
+        self._files[name] = ConfigFile(self._disk, self._workers, path, revision, complete, journal)
 
     def start(self) -> None:
         """Begin the periodic writes."""
@@ -439,6 +468,8 @@ class BrokerFiles:
             interval_ms = self.config.flush_delay_offset_interval
         elif name in (_FILTERS, _TRANSACTIONS, _TIMERS, _SEQUENCES):
             interval_ms = _FILTERS_INTERVAL_MS
+        if self._files[name].journal is not None:
+            interval_ms = min(interval_ms, _JOURNAL_INTERVAL_MS)
         self._timers[name] = asyncio.get_running_loop().call_later(
             interval_ms / 1000, self._due, name
         )
@@ -446,6 +477,36 @@ class BrokerFiles:
     def _due(self, name: str) -> None:
         self._schedule(name)
         self._files[name].save_if_changed()
+
+    def journaled_before(self, end: int) -> int:
+        """Return the position in the journal below which the files have everything.
+
+        Args:
+            end: where the journal ends now.
+        """
+        return min(
+            (
+                end if file.is_saved else file.journal.next
+                for file in self._files.values()
+                if file.journal is not None
+            ),
+            default=end,
+        )
+
+    async def journaled(self) -> None:
+        """Wait until other replicas have all that was changed.
+
+        Raises:
+            StoreError: a file cannot be written, or the broker stops.
+        """
+        waiting: list[asyncio.Future[None]] = []
+        for file in self._files.values():
+            if file.journal is None or file.is_saved:
+                continue
+            saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            waiting.append(saved)
+            file.when_saved(partial(_settle, saved))
+        await asyncio.gather(*waiting)
 
     def topics_changed(self) -> None:
         """Write topics.json soon."""

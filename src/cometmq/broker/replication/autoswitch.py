@@ -40,6 +40,7 @@ _EPOCH: Final = struct.Struct(">iq")
 _TRANSFER: Final = struct.Struct(">iiqiqq")
 _HANDSHAKE: Final = 1
 _TRANSFERRING: Final = 2
+FREQUENT_MS: Final = 1000
 EPOCHS_MAX: Final = 1000
 """A Java slave's buffer takes no more (12,000 bytes)."""
 
@@ -75,6 +76,8 @@ class AutoSwitchMasterLink(MasterLink):
         """Who the slave is; None before its handshake."""
         self.answer = b""
         """The handshake to send; taken by `take_answer`."""
+        self.is_frequent = False
+        """Whether the slave reports though nothing has changed, as CometMQ's do twice a second."""
         self.sent_confirmed = -1
         """The confirmed offset that was sent last."""
 
@@ -84,7 +87,8 @@ class AutoSwitchMasterLink(MasterLink):
         Raises:
             RemoteProtocolError: the bytes are none of both, or an end that this slave cannot have.
         """
-        self.read_ms = now_ms
+        silent_ms, self.read_ms = now_ms - self.read_ms, now_ms
+        acknowledged = self.acknowledged
         buffer = self._partial + data
         at = 0
         while len(buffer) - at >= _STATE.size:
@@ -101,6 +105,8 @@ class AutoSwitchMasterLink(MasterLink):
                 self._reported(_REPORT.unpack_from(buffer, at)[1])
             at += kind.size
         self._partial = buffer[at:]
+        if 0 <= acknowledged == self.acknowledged and silent_ms <= FREQUENT_MS:
+            self.is_frequent = True
 
     def _greeted(self, broker_id: int, end: int) -> None:
         """Answer a handshake; a learner, which nobody waits for, has the id -1."""

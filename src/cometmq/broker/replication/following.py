@@ -9,6 +9,7 @@ from typing import Final
 from cometmq.broker.base.state import BrokerState
 from cometmq.broker.delay.levels.schedule import ScheduleService
 from cometmq.broker.registration import RegistrationService
+from cometmq.broker.replication.journal import StateFollower
 from cometmq.broker.replication.seals import SealComparer
 from cometmq.broker.replication.seat import Seat
 from cometmq.broker.replication.set_slave import SetReplicaClient
@@ -36,6 +37,7 @@ class Following:
 
     Args:
         seat: what a controller says of the broker; None where the name servers name the master.
+        journal: gathers what the master writes into the log of its tables; None without a seat.
     """
 
     def __init__(
@@ -45,9 +47,11 @@ class Following:
         schedule: ScheduleService,
         disk: Disk,
         seat: Seat | None = None,
+        journal: StateFollower | None = None,
     ) -> None:
         config = state.config
         self._pool = ChannelPool(state.env, prepare=state.config.signer())
+        self._journal = journal
         self._state = state
         self._pause_s = POSITIONS_S if seat is None else SET_POSITIONS_S
         self._task: asyncio.Task[None] | None = None
@@ -94,6 +98,7 @@ class Following:
                     await self.tables.copy(master)
                 else:
                     await self.tables.copy_positions(master)
+                await self._follow_journal()
                 await self.seals.compare(master)
                 is_failing = False
             except CometError as error:
@@ -104,6 +109,14 @@ class Following:
                 log.exception("the tables of the master %s are not copied", master)
             turn += 1
             await asyncio.sleep(self._pause_s)
+
+    async def _follow_journal(self) -> None:
+        """Gather what the master has written of its tables; RocketMQ's masters write nothing."""
+        journal, log_client = self._journal, self.log
+        if journal is None or not isinstance(log_client, SetReplicaClient):
+            return
+        work = journal.follow if log_client.is_journaled else journal.skip
+        await journal.in_worker(self._state.env.workers, work)
 
     def _has_new_topic(self) -> bool:
         """Return whether the log has messages of a topic whose settings are not here yet."""

@@ -20,6 +20,10 @@ async def _nobody(members: frozenset[int], epoch: int) -> SyncStateSet | None:
     return None
 
 
+async def _stays(broker_id: int | None) -> MasterHeader:
+    raise NotImplementedError
+
+
 async def _forgotten(epochs: EpochList) -> None:
     pass
 
@@ -44,6 +48,8 @@ class Seat:
     is recorded now, None where that is unknown."""
     noticed: Callable[[MasterHeader, SyncStateSet], None] = lambda header, members: None
     """Hears the controller's notices (1008)."""
+    step_down: Callable[[int | None], Awaitable[MasterHeader]] = _stays
+    """Hands the mastership over, to the replica with this id."""
     cut: Callable[[int], None] = lambda end: None
     """Hears that the log has to end at this physical offset before it follows its master; 0 stands
     for a log that has to begin anew."""

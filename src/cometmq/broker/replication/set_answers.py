@@ -1,14 +1,19 @@
-"""What controllers, replicas and tools ask a broker of a replica set: codes 906, 1007 and 1008."""
+"""What controllers, replicas and tools ask a broker of a replica set: codes 906,
+1007, 1008 and 31023."""
 
 from __future__ import annotations
 
-from cometmq.broker.base.state import BrokerState, answer, refusing
+import asyncio
+
+from cometmq.broker.base.state import BrokerState, Refusal, answer, refusing
 from cometmq.broker.replication.master import ReplicaServer
 from cometmq.broker.replication.seat import Seat
+from cometmq.errors import CometError, ResponseCode
 from cometmq.net.server import Handler, ServerConnection
 from cometmq.wire.body.controller import decode_sync_state_set, encode_epoch_cache
 from cometmq.wire.command.codes import RequestCode as Code
 from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.extensions.step_down import STEP_DOWN, StepDownHeader
 from cometmq.wire.header.controller import MasterHeader
 from cometmq.wire.header.namesrv import HaInfoHeader
 
@@ -16,7 +21,7 @@ __all__ = ["SetProcessor"]
 
 
 class SetProcessor:
-    """The processors of codes 906, 1007 and 1008.
+    """The processors of codes 906, 1007, 1008 and 31023.
 
     Args:
         replicas: what sends the log to slaves; None on a slave.
@@ -26,6 +31,7 @@ class SetProcessor:
         self._state = state
         self._seat = seat
         self._replicas = replicas
+        self._stepping: asyncio.Task[None] | None = None
 
     def handlers(self) -> dict[int, Handler]:
         """Map each code to its processor, with refusals turned into answers."""
@@ -33,6 +39,7 @@ class SetProcessor:
             Code.EXCHANGE_BROKER_HA_INFO: self.ha_info,
             Code.GET_BROKER_EPOCH_CACHE: self.epochs,
             Code.NOTIFY_BROKER_ROLE_CHANGED: self.role_changed,
+            STEP_DOWN: self.step_down,
         }
         return {code: refusing(handler) for code, handler in table.items()}
 
@@ -63,3 +70,27 @@ class SetProcessor:
         header = MasterHeader.from_command(request)
         self._seat.noticed(header, decode_sync_state_set(request.body))
         return answer(request)
+
+    def step_down(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes | None:
+        """Serve STEP_DOWN (31023)."""
+        if not self._seat.is_master:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"this broker is no master, the master is at {self._seat.master_address}: ask it",
+            )
+        if self._stepping is not None and not self._stepping.done():
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "the mastership is being handed over already")
+        wanted = StepDownHeader.from_command(request).broker_id
+
+        async def step_down() -> None:
+            try:
+                master = await self._seat.step_down(wanted)
+            except CometError as error:
+                connection.send(answer(request, ResponseCode.SYSTEM_ERROR, str(error)))
+            else:
+                connection.send(answer(request, ext=master.to_ext()))
+
+        self._stepping = asyncio.create_task(step_down())
+        return None

@@ -27,6 +27,8 @@ EVERYTHING: Final = 1 << 62
 """What is acknowledged, and visible, while the master is alone in its set."""
 
 
+JOIN_MS: Final = 2000
+"""So long a new master takes sends while its replicas are expected; a send waits for 3 s."""
 ASK_AGAIN_S: Final = 0.2
 """Pause after a controller that has not answered."""
 
@@ -44,6 +46,7 @@ class SetMaster:
         self._barrier: SendBarrier | None = None
         self._asking: asyncio.Task[None] | None = None
         self._is_short = False
+        self._waits_until_ms = self._now_ms() + JOIN_MS
         self._confirmed = 0
         self.state = SyncState(
             seat.broker_id,
@@ -92,9 +95,10 @@ class SetMaster:
         state.noticed(end, ends, now_ms)
         wanted = state.propose(end, ends, now_ms)
         confirmed = state.confirmed(end, ends)
-        if confirmed is not None:
+        is_enough = len(state.members) >= self._config.min_in_sync_replicas
+        if confirmed is not None and is_enough:
             self._confirmed = max(self._confirmed, confirmed)
-        is_alone = state.union == {seat.broker_id}
+        is_alone = is_enough and state.union == {seat.broker_id}
         copied = EVERYTHING if is_alone else self._confirmed
         self._store.copied(copied)
         if self._barrier is not None:
@@ -109,10 +113,15 @@ class SetMaster:
         return self._confirmed
 
     def _check_minimum(self, now_ms: int) -> None:
-        """Refuse sends while fewer replicas are in sync than every message must have."""
+        """Refuse sends while fewer replicas are in sync than every message must have.
+
+        A new master is alone in its set: its first sends wait for the replicas to join.
+        """
         least = self._config.min_in_sync_replicas
         count = self.state.in_sync_count(now_ms)
-        if (count < least) == self._is_short:
+        if count >= least:
+            self._waits_until_ms = now_ms
+        if (count < least) == self._is_short or now_ms < self._waits_until_ms:
             return
         self._is_short = count < least
         text = f"in-sync replicas not enough: {count} of minInSyncReplicas={least}"

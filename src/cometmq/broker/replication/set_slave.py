@@ -34,6 +34,9 @@ log = logging.getLogger("cometmq.broker")
 
 SET_RETRY_S: Final = 0.1
 """Pause before the next attempt: a new master's sends may wait for this replica."""
+SET_REPORT_MS: Final = 500
+"""A replica reports so often though nothing has changed: a master of which it hears nothing may be
+cut off, and grants no queue locks (`ReplicaServer.is_surely_master`)."""
 GREETING_S: Final = 5.0
 """So long a master may take to answer the handshake."""
 
@@ -52,6 +55,9 @@ class SetReplicaClient(ReplicaClient):
     ) -> None:
         super().__init__(config, env, store, registration, pool)
         self._retry_s = SET_RETRY_S
+        self._check_s, self._report_ms = SET_REPORT_MS / 1000, SET_REPORT_MS
+        self.is_journaled = False
+        """Whether the master writes what it changes in its tables into the log (`journal`)."""
         self._seat = seat
         self._greeted = asyncio.Event()
 
@@ -136,7 +142,10 @@ class SetReplicaClient(ReplicaClient):
     async def _begin_of(self, master: str) -> int:
         """Ask where the master's log begins."""
         answer = await self._ask(master, RequestCode.GET_BROKER_RUNTIME_INFO)
-        return int(decode_kv_table(answer.body)["commitLogMinOffset"])
+        info = decode_kv_table(answer.body)
+        # RocketMQ's brokers do not scrub.
+        self.is_journaled = "scrubBlocksRead" in info
+        return int(info["commitLogMinOffset"])
 
     def _first_byte(
         self, theirs: EpochList, their_end: int, their_begin: int, plain_start: int | None

@@ -74,6 +74,8 @@ class ReplicaClient:
         self._registration = registration
         self._pool = pool
         self._retry_s = RETRY_S
+        self._check_s = CHECK_S
+        self._report_ms = config.ha_send_heartbeat_interval
         self._task: asyncio.Task[None] | None = None
         self._stream: ByteStream | None = None
         self._ended = asyncio.Event()
@@ -182,7 +184,7 @@ class ReplicaClient:
         """Send heartbeats, and watch for a master that is silent, until the connection ends."""
         while True:
             try:
-                async with asyncio.timeout(CHECK_S):
+                async with asyncio.timeout(self._check_s):
                     await self._ended.wait()
                 return
             except TimeoutError:
@@ -236,7 +238,7 @@ class ReplicaClient:
         end = store.flushed_offset if store.config.is_sync_flush else store.max_physical_offset
         if link.expected == WHOLE_LOG:
             end = WHOLE_LOG
-        report = link.report(end, self._env.clock.now_ms(), self._config.ha_send_heartbeat_interval)
+        report = link.report(end, self._env.clock.now_ms(), self._report_ms)
         if report:
             stream.write([report])
 

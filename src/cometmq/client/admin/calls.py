@@ -64,7 +64,9 @@ from cometmq.wire.body.ha import HaStatus, decode_ha_status
 from cometmq.wire.body.route import decode_cluster_info, decode_kv_table, decode_topic_list
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.extensions.step_down import STEP_DOWN, StepDownHeader
 from cometmq.wire.header.admin import DeleteGroupHeader, TopicHeader
+from cometmq.wire.header.controller import MasterHeader
 from cometmq.wire.header.headers import (
     CreateTopicHeader,
     QueryMessageHeader,
@@ -255,6 +257,22 @@ class AdminCalls(GrowthCalls, OnlineCalls, CheckupCalls, AccessCalls):
             f"after {wait_ms} ms no slave of {broker_name} has the master's whole log ({states});"
             " writes are ended: end them again to wait longer, or allow them"
         )
+
+    async def step_down(self, broker_name: str, broker_id: int | None = None) -> MasterHeader:
+        """Have the master of a replica set hand its mastership over; return who is the master.
+
+        Requests wait until the in-sync replica has everything, and its sends until it serves.
+
+        Args:
+            broker_id: the replica that is to be the master; None for any that is in sync.
+
+        Raises:
+            ConfigError: no broker has this name.
+            RemoteError: it stays the master; the text says why.
+        """
+        address = (await self._masters(broker_name=broker_name))[broker_name]
+        request = RemotingCommand.request(STEP_DOWN, StepDownHeader(broker_id).to_ext())
+        return MasterHeader.from_command(await self._calls.ask(address, request))
 
     async def allow_writes(self, broker_name: str) -> None:
         """Undo `end_writes`: the master takes sends, and name servers show it.

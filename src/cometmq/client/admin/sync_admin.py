@@ -75,6 +75,7 @@ class Admin:
     replicas = in_caller(AdminCalls.replicas)
     end_writes = in_caller(AdminCalls.end_writes)
     allow_writes = in_caller(AdminCalls.allow_writes)
+    step_down = in_caller(AdminCalls.step_down)
     broker_runtime_info = in_caller(AdminCalls.broker_runtime_info)
     put_user = in_caller(AdminCalls.put_user)
     delete_user = in_caller(AdminCalls.delete_user)
