@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from cometmq.core.replication.epochs import EpochList
+from cometmq.errors import ControllerError
 from cometmq.wire.body.controller import SyncStateSet
 from cometmq.wire.header.controller import MasterHeader
 
@@ -21,7 +22,7 @@ async def _nobody(members: frozenset[int], epoch: int) -> SyncStateSet | None:
 
 
 async def _stays(broker_id: int | None) -> MasterHeader:
-    raise NotImplementedError
+    raise ControllerError("this broker has no controller, which could name another master")
 
 
 async def _forgotten(epochs: EpochList) -> None:

@@ -23,9 +23,11 @@ from cometmq.errors import (
     ClientClosed,
     ClientError,
     ConfigError,
+    ConnectFailed,
     NoBroker,
     NoRoute,
     RemoteError,
+    RequestTimeout,
     ResponseCode,
     SendFailed,
     TlsFailed,
@@ -230,7 +232,7 @@ class ProducerCore:
         slave does."""
         if isinstance(error, RemoteError):
             return error.code in _SLAVE_CODES
-        return isinstance(error, ClientError)
+        return isinstance(error, (ConnectFailed, RequestTimeout))
 
     def forgets_route(self, error: Exception) -> bool:
         """Whether the error means that the cached route is wrong."""

@@ -237,10 +237,10 @@ def test_the_first_use_waits_for_its_file(tmp_path: Path, monkeypatch: pytest.Mo
     write = RealDisk.write_atomic
     is_full = [False]
 
-    def fail(self: RealDisk, path: str, data: bytes) -> None:
+    def fail(self: RealDisk, path: str, data: bytes, *, is_private: bool = False) -> None:
         if is_full[0] and path.endswith("Sequences.json"):
             raise DiskFull("no room for it")
-        write(self, path, data)
+        write(self, path, data, is_private=is_private)
 
     monkeypatch.setattr(RealDisk, "write_atomic", fail)
 
