@@ -219,7 +219,10 @@ class Rig:
     async def producing(self, clients: int = 4) -> AsyncIterator[None]:
         """Send all the time; a send that fails is noted and sent again as another message."""
         is_over = asyncio.Event()
-        async with cometmq.Producer("p", name_server=self.name_server) as producer:
+        # Without numbers a send whose answer was lost with its master would be stored twice.
+        async with cometmq.Producer(
+            "p", name_server=self.name_server, producer_id=f"p{next(_NUMBERS)}"
+        ) as producer:
 
             async def client() -> None:
                 while not is_over.is_set():
