@@ -46,10 +46,12 @@ from cometmq.core.consume.process_queue import ProcessQueue
 from cometmq.core.delay.levels import DelayLevels
 from cometmq.core.extensions.growing import ALL_MOVED, QueueDrain
 from cometmq.core.extensions.producer_sequences import ProducerSequences
+from cometmq.core.group.consumer_group import ConsumerGroups
 from cometmq.core.group.consumer_offsets import ConsumerOffsetTable
 from cometmq.core.group.queue_locks import QueueLocks
 from cometmq.errors import StoreFailed
 from cometmq.gateway.gateway import DelayGateway
+from cometmq.net.channel import Channel
 from cometmq.patterns.idempotent import Fence, RedisClaims, SqlClaims
 from cometmq.patterns.idempotent.claims import Busy
 from cometmq.patterns.idempotent.fence import StaleMember
@@ -285,6 +287,28 @@ def _one_file_more(original: Any) -> Any:
 
 def _slot_before(original: Any) -> Any:
     return lambda self, time_ms: original(self, time_ms - 1_000)
+
+
+def _two_later(original: Any) -> Any:
+    return lambda self, time_ms: original(self, time_ms + 2_000)
+
+
+def _of_no_group(original: Any) -> Any:
+    def unregister(self: ClientProcessor, request: Any, connection: Any, now_ms: int) -> bytes:
+        if request.ext_fields.get("consumerGroup") is None:
+            raise KeyError("consumerGroup")
+        answered: bytes = original(self, request, connection, now_ms)
+        return answered
+
+    return unregister
+
+
+def _first_heartbeat_counts(original: Any) -> Any:
+    def join(self: ConsumerGroups[Any], group: Any, key: Any, member: Any) -> bool:
+        present = group.members.get(key)
+        return bool(original(self, group, key, present or member))
+
+    return join
 
 
 def _without_last(original: Any) -> Any:
@@ -623,6 +647,22 @@ PLANTS: Final = (
     ),
     Plant("one log file too many goes", ((Retention, "drop_files", _one_file_more),)),
     Plant("a timed message comes early", ((TimedKind, "out_ms", _slot_before),)),
+    Plant("a timed message comes late", ((TimedKind, "out_ms", _two_later),)),
+    Plant("a request ends with an exception", ((ClientProcessor, "unregister", _of_no_group),)),
+    Plant("a request without an answer is never given up", ((Channel, "_sweep", _drop),)),
+    # Lives of sessions and locks.
+    Plant(
+        "heartbeats do not keep a session alive",
+        ((ConsumerGroups, "_join", _first_heartbeat_counts),),
+    ),
+    Plant(
+        "a member relies on a lock that it could not renew",
+        ((QueueLockKeeper, "is_fresh", lambda _: lambda self, queue: queue in self._granted),),
+    ),
+    Plant(
+        "a lock outlives its member",
+        ((QueueLocks, "_is_expired", lambda _: lambda self, held, now_ms: False),),
+    ),
     Plant(
         "a group's offsets are left out of the file",
         ((persistence_module, "_consumer_offset_snapshot", _without_last),),

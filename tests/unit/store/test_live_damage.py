@@ -13,7 +13,7 @@ from tests.unit.store.stores import HeldWorkers, Rig
 
 from cometmq.codec.stored_message import decode_messages_lenient
 from cometmq.model.offsets import QueueOffset
-from cometmq.store.base.results import ColdRead, GetResult, GetStatus
+from cometmq.store.base.results import ColdRead, GetResult, GetStatus, TimeBoundary
 from cometmq.store.offline.verify import verify_store
 
 if TYPE_CHECKING:
@@ -178,3 +178,44 @@ def test_a_deleted_topic_stays_deleted() -> None:
     rig.tick(1_000)
     cold.warm()
     assert not rig.disk.exists("/store/consumequeue/T")
+
+
+def test_a_search_by_time_passes_over_no_message() -> None:
+    """Incident of 2026-11-28: a reset to a time led behind messages, since one unit was changed."""
+    rig = Rig()
+    times = []
+    for number in range(60):
+        rig.now_ms += 10
+        times.append(rig.now_ms)
+        rig.put(body=b"%d" % number)
+    rig.tick(2_000)
+    rig.reopen()
+    path = queue_file(0)
+    for spoilt in range(60):
+        rig.disk.flip_bit(path, spoilt * 20 + 2)
+        rig.store._queues.forget_files("/store/consumequeue")
+        for number, time_ms in enumerate(times):
+            lower = rig.store.queue_offset_by_time("T", 0, time_ms, TimeBoundary.LOWER)
+            assert number - (spoilt < number) <= lower <= number, (spoilt, number)
+        rig.disk.flip_bit(path, spoilt * 20 + 2)
+
+
+def test_a_changed_unit_hides_no_message_before_it() -> None:
+    """It may lead before the log's begin, as units of expired messages do."""
+    rig = Rig()
+    for number in range(90):
+        rig.put(body=b"%d" % number + bytes(2_000))
+    rig.tick(2_000)
+    rig.store._writer.sync_round()
+    rig.store._retention.drop_files(1)
+    rig.tick(2_000)
+    first = rig.store.min_queue_offset("T", 0)
+    assert first > 20
+    for spoilt in range(first, 90):
+        path, position = queue_file(0), spoilt * 20
+        leading = rig.disk.read_bytes(path)[position : position + 8]
+        rig.disk.spoil(path, position, (1).to_bytes(8, "big"))
+        rig.disk.kill()
+        rig.open()
+        assert rig.store.min_queue_offset("T", 0) == first, spoilt
+        rig.disk.spoil(path, position, leading)

@@ -25,6 +25,7 @@ __all__ = ["QueueSearch"]
 # total, magic, crc, queue id, flag, queue offset, physical offset, sys flag, born ms.
 _HEAD: Final = struct.Struct(">iiiiiqqiq")
 _LONG: Final = struct.Struct(">q")
+_NEVER_MS: Final = 1 << 62
 _HEAD_TO_STORE_TIME_BYTES: Final = STORE_TIMESTAMP_POSITION_V4 + 12 + 8
 
 
@@ -63,7 +64,7 @@ class QueueSearch:
         low, high = queue.min, queue.max
         while low < high:
             middle = (low + high) // 2
-            if self._is_expired(self._queues.unit(queue, QueueOffset(middle)), min_physical):
+            if self._is_before(queue, QueueOffset(middle), min_physical):
                 low = middle + 1
             else:
                 high = middle
@@ -71,6 +72,22 @@ class QueueSearch:
         queue.min = max(low, queue.min)
         queue.min_checked_at = min_physical
         return queue.min
+
+    def _is_before(self, queue: ConsumeQueue, queue_offset: QueueOffset, min_physical: int) -> bool:
+        """Return whether a queue offset lies before the log's begin.
+
+        A disk may have changed its unit, and all messages before it would be hidden: a unit that
+        leads before the one of the message before it says nothing.
+        """
+        unit = self._queues.unit(queue, queue_offset)
+        if not self._is_expired(unit, min_physical):
+            return False
+        if unit is None or unit.size == PRE_BLANK_SIZE or queue_offset == 0:
+            return True
+        before = self._queues.unit(queue, QueueOffset(queue_offset - 1))
+        return (
+            before is None or not before.is_valid or before.physical_offset < unit.physical_offset
+        )
 
     @staticmethod
     def _is_expired(unit: CqUnit | None, min_physical: int) -> bool:
@@ -106,7 +123,7 @@ class QueueSearch:
         low, high = first, end
         while low < high:
             middle = (low + high) // 2
-            store_ms = self.time_at(queue, QueueOffset(middle))
+            store_ms = self._time_from(queue, middle, high)
             if store_ms < time_ms or (boundary is TimeBoundary.UPPER and store_ms == time_ms):
                 low = middle + 1
             else:
@@ -114,6 +131,18 @@ class QueueSearch:
         if boundary is TimeBoundary.LOWER:
             return low
         return max(low - 1, first)
+
+    def _time_from(self, queue: ConsumeQueue, queue_offset: int, end: int) -> int:
+        """Return the store time at a queue offset, or of the next message that can be read.
+
+        A message whose unit or record a disk has changed is not older than that one, so a search
+        does not pass over it.  Without a message below `end` the time is the end of all times.
+        """
+        for offset in range(queue_offset, end):
+            store_ms = self.time_at(queue, QueueOffset(offset))
+            if store_ms >= 0:
+                return store_ms
+        return _NEVER_MS
 
     def time_at(self, queue: ConsumeQueue, queue_offset: QueueOffset) -> int:
         """Return the store time of the message at a queue offset; -1 without one (may block)."""

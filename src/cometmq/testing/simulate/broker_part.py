@@ -175,6 +175,13 @@ class BrokerPart:
         proven = self._proven if may_lose_power else store.flushed_offset
         return self.rot.spoil(store, list(chain(*self.seen.values())), proven, chance)
 
+    def spoil_unit(self, chance: random.Random) -> bool:
+        """Spoil a queue's unit of a message that readers saw; False if none is in a file yet."""
+        broker = self.broker
+        if broker is None or not self.node.is_alive:
+            return False
+        return self.rot.spoil_unit(broker.state.store, list(chain(*self.seen.values())), chance)
+
     @property
     def name(self) -> str:
         """The broker's name, which is its node's."""
@@ -243,6 +250,9 @@ class BrokerPart:
         if self._boot != self.node.disk.boot:
             self._boot = self.node.disk.boot
             self._check_loss(broker.state.store, flushed)
+        if broker.state.store.min_physical_offset < self.log_may_begin:
+            # The life before ended after its readers had left a log file and before it removed it.
+            self._least.clear()
         self._check_behind_the_log(broker)
         self._compare_with_before(broker)
         # Missing entries are still being derived or wait for the timers.
@@ -618,6 +628,12 @@ class BrokerPart:
             and not (is_serving and "/index" in finding.path)
             and not self.rot.explains(finding)
         ]
+        unnamed_path = self.rot.unnamed_unit(report.findings, report.log_start)
+        if unnamed_path is not None:
+            raise CheckFailed(
+                f"{self.name}: the disk changed a unit of {unnamed_path}, and the store's check "
+                "does not say so"
+            )
         unnamed = self.rot.unnamed(report.findings, report.log_start)
         if unnamed is not None:
             raise CheckFailed(

@@ -18,6 +18,7 @@ from cometmq.testing.loop import current_lifetime
 from cometmq.testing.network import NetworkFaults
 from cometmq.testing.simulate.expiry import drop_consumed_files
 from cometmq.testing.simulate.gateway_faults import GATEWAY_FAULTS
+from cometmq.testing.simulate.hooks import SERVICE_STEPS
 from cometmq.testing.simulate.plan import POWER_KINDS
 from cometmq.testing.simulation import NodeGone
 from cometmq.testing.workers import SimWorkers
@@ -80,6 +81,16 @@ async def _bit_rot(cluster: Cluster, chance: random.Random) -> None:
     for _ in range(60):
         if part.spoil(chance, may_lose_power=may_lose_power):
             cluster.injected["bit-rot"] += 1
+            return
+        await asyncio.sleep(0.1)
+
+
+async def _queue_rot(cluster: Cluster, chance: random.Random) -> None:
+    """The disk of a broker changes where a unit of a queue leads."""
+    part = chance.choice(cluster.brokers)
+    for _ in range(60):
+        if part.spoil_unit(chance):
+            cluster.injected["queue-rot"] += 1
             return
         await asyncio.sleep(0.1)
 
@@ -318,6 +329,29 @@ async def _files_go(cluster: Cluster, chance: random.Random) -> None:
             return
 
 
+async def _files_go_early(cluster: Cluster, chance: random.Random) -> None:
+    """A broker deletes files in which messages wait for their time, and may end while it does."""
+    part = chance.choice(cluster.brokers)
+    steps = sorted(step for step in SERVICE_STEPS if step.startswith("retention."))
+
+    def on_crash(name: str) -> None:
+        cluster.injected["files-go-early"] += 1
+
+    if chance.random() < 0.7:
+        power_cut = cluster.plan.flush == "SYNC_FLUSH" and chance.random() < 0.5
+        step = chance.choice(steps)
+        cluster.hooks.arm(part.node, step, 1, power_cut=power_cut, on_crash=on_crash)
+    before = cluster.hooks.hits["retention.found"]
+    for _ in range(40):
+        await asyncio.sleep(0.05)
+        try:
+            cluster.injected["files-go-early"] += await drop_consumed_files(part, 0.25)
+        except NodeGone:
+            continue
+        if cluster.hooks.hits["retention.found"] > before:
+            return
+
+
 async def _sync_failure(cluster: Cluster, chance: random.Random) -> None:
     """A sync of the log fails and marks its pages clean; the cluster restarts the broker."""
     disk = chance.choice(cluster.brokers).node.disk
@@ -338,6 +372,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "copy-kill": _copy_kill,
     "cuts": _cuts,
     "files-go": _files_go,
+    "files-go-early": _files_go_early,
     "full-disk": _full_disk,
     "island": _island,
     "half-close": _half_close,
@@ -347,6 +382,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "other-sync-failure": _other_sync_failure,
     "part": _part,
     "pause": _pause,
+    "queue-rot": _queue_rot,
     "slow-disk": _slow_disk,
     "slow-net": _slow_net,
     "slow-power": _slow_power,

@@ -31,10 +31,14 @@ POWER_KINDS: Final = frozenset({"blackout", "broker-power", "slow-power", "step-
 LOSS_PROOF: Final = frozenset({"backlog", "bitmaps", "delayed", "filtered", "plain", "timed"})
 """Kinds of message whose checks know what a power cut may take with asynchronous flush; others are
 not drawn with it."""
+RARE_KINDS: Final = frozenset({"files-go-early", "queue-rot"})
+"""Kinds of faults that are drawn apart from the others."""
 ROT_PROOF: Final = LOSS_PROOF | {"global-order", "group-ordered", "ordered"}
 """Kinds of message whose handlers pass over what a disk has changed."""
 _PROVING: Final = ("consume_queue_flush_interval_ms",)
 """How often the side file becomes durable: only with it a start knows that damage is no end."""
+WAITING: Final = frozenset({"recalled", "timed", "transactions"})
+"""Kinds of message that wait in the log, and are appended again before their log file goes."""
 CLOCK_SHY: Final = frozenset({"gateway", "recalled", "reset", "transactions"})
 """Kinds of message whose checks compare times of two machines: clocks stay right beside them."""
 
@@ -101,6 +105,7 @@ class Plan:
         has_power = may_lose or flush == "SYNC_FLUSH"
         usable = [kind for kind in kinds if has_power or kind not in POWER_KINDS]
         usable = [kind for kind in usable if not kind.startswith(("gateway-", "clock-"))]
+        usable = [kind for kind in usable if kind not in RARE_KINDS]
         if may_lose:
             workloads = [name for name in workloads if name in LOSS_PROOF]
             usable += 6 * [kind for kind in usable if kind in POWER_KINDS]
@@ -120,7 +125,7 @@ class Plan:
             FaultAt(int(chance.uniform(200, BUSY_S * 1000)), chance.choice(usable))
             for _ in range(chance.randint(FAULTS_MIN, FAULTS_MAX))
         ]
-        return cls(
+        plan = cls(
             seed,
             flush,
             chance.choice([1, 1, 1, 2]),
@@ -131,6 +136,27 @@ class Plan:
             chance.choice(LIVES if CLOCK_SHY.intersection(chosen) else LIVES[:2]),
             draw_settings(chance, _PROVING if any(f.kind == "bit-rot" for f in faults) else ()),
         )
+        return plan._with_rarities()
+
+    def _with_rarities(self) -> Plan:
+        """Add what few seeds draw otherwise: the unit journal, files that go early, rot of queues.
+
+        A chance of its own draws them, so everything else of a seed stays as it was.
+        """
+        chance = random.Random(f"{self.seed}/rarities")
+        settings = dict(setting.split("=") for setting in self.settings)
+        faults = self.faults
+        if chance.random() < 0.25:
+            settings.setdefault("unit_journal_queues_min", str(chance.choice([0, 2])))
+        if WAITING.intersection(self.workloads) and chance.random() < 0.5:
+            settings.setdefault("mapped_file_size_commit_log", str(20 * 1024))
+            files_go = FaultAt(chance.randint(2_500, int(BUSY_S * 1000)), "files-go-early")
+            faults = tuple(sorted([*faults, files_go]))
+        if chance.random() < 0.2:
+            rot = FaultAt(chance.randint(1_500, int(BUSY_S * 1000)), "queue-rot")
+            faults = tuple(sorted([*faults, rot]))
+        written = tuple(f"{name}={value}" for name, value in sorted(settings.items()))
+        return replace(self, faults=faults, settings=written)
 
     def arguments(self) -> str:
         """Return the options that mean exactly this plan."""

@@ -1,6 +1,9 @@
-"""Damage of a log file: a disk that gives back other bytes than were written.
+"""Damage of files: a disk that gives back other bytes than were written.
 
-`Rot` spoils the body of a flushed message.
+`Rot` spoils the body of a flushed message, or where a unit of a queue leads.
+
+A spoilt unit is mended by the log: everything stays as it is, and the check of the store names the
+file until then.  For a body less is possible.
 What is promised then: everything else stays as it is over every start, whatever ends the broker,
 and the check of the store names each spoilt record and nothing else.  Clients do not compare the
 CRC of a body, as in RocketMQ, so a reader who goes back may receive it; handlers of the simulator
@@ -12,8 +15,10 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Final
 
+from cometmq.codec.consume_queue import CQ_UNIT_BYTES
 from cometmq.codec.stored_message import BODY_POSITION_V4
 from cometmq.model.offsets import PhysicalOffset
+from cometmq.store.log.commit_log import log_file_name
 from cometmq.store.offline.verify import Finding, FindingKind
 from cometmq.store.scrub.digests import BLOCK_BYTES
 
@@ -25,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["Rot"]
 
 _SECTOR_BYTES: Final = 512
+_LEADING_BYTES: Final = 12
+"""The physical offset and the size in a unit; nothing but the log proves its tags code."""
 
 
 class Rot:
@@ -33,6 +40,8 @@ class Rot:
     def __init__(self, disk: SimDisk) -> None:
         self._disk = disk
         self.spoilt: dict[Position, Seen] = {}
+        self._units: dict[tuple[str, int], bytes] = {}
+        """By file and position of each spoilt unit: where it led."""
 
     def spoil(
         self, store: MessageStore, messages: list[Seen], proven: int, chance: random.Random
@@ -70,9 +79,46 @@ class Rot:
         self.spoilt[seen.position] = seen
         return True
 
+    def spoil_unit(self, store: MessageStore, messages: list[Seen], chance: random.Random) -> bool:
+        """Spoil where the unit of one of these messages leads, in its queue's file.
+
+        Return False if no unit of them is in a file.
+        """
+        filed: list[tuple[str, int]] = []
+        file_bytes = store._queues.file_bytes
+        for seen in messages:
+            _, topic, queue_id, queue_offset = seen.position
+            queue = store._queues.find(topic, queue_id)
+            if queue is None or not store._search.min_of(queue) <= queue_offset < queue.written:
+                continue
+            start, position = divmod(queue_offset * CQ_UNIT_BYTES, file_bytes)
+            filed.append((f"{queue.path}/{log_file_name(start * file_bytes)}", position))
+        filed = [unit for unit in filed if self._disk.exists(unit[0])]
+        if not filed:
+            return False
+        path, position = chance.choice(filed)
+        self._units.setdefault((path, position), self._leading(path, position))
+        self._disk.flip_bit(path, position + chance.randrange(_LEADING_BYTES), chance.randrange(8))
+        return True
+
+    def _leading(self, path: str, position: int) -> bytes:
+        return self._disk.read_bytes(path)[position : position + _LEADING_BYTES]
+
+    def unnamed_unit(self, findings: list[Finding], log_begin: int) -> str | None:
+        """Return the file of a spoilt unit that the store's check does not name."""
+        for (path, position), leading in self._units.items():
+            if int.from_bytes(leading[:8], "big") < log_begin or not self._disk.exists(path):
+                continue
+            is_spoilt = self._leading(path, position) != leading
+            if is_spoilt and not any(finding.path == path for finding in findings):
+                return path
+        return None
+
     def explains(self, finding: Finding) -> bool:
         """Whether a finding of the store's check is about a spoilt record."""
-        return any(self._is_about(finding, seen) for seen in self.spoilt.values())
+        return any(self._is_about(finding, seen) for seen in self.spoilt.values()) or any(
+            finding.path == path for path, _ in self._units
+        )
 
     def unnamed(self, findings: list[Finding], log_begin: int) -> Seen | None:
         """Return a spoilt record that the store's check has not named; None if it named all."""
