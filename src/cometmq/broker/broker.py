@@ -20,6 +20,7 @@ from cometmq.broker.clients.heartbeats import EXPIRY_SCAN_MS
 from cometmq.broker.delay.wheel.service import TimerService
 from cometmq.broker.extensions.staging.service import StagingService
 from cometmq.broker.files.carrying import CarriedGoods
+from cometmq.broker.files.persistence import may_lose, note_loss
 from cometmq.broker.pull.filters import FilterService
 from cometmq.broker.replication.master import ReplicaServer
 from cometmq.broker.replication.seat import Seat
@@ -171,6 +172,11 @@ class Broker:
 
     # -- start ----------------------------------------------------------------------------
 
+    def _recovered(self, report: RecoveryReport) -> None:
+        """Note a loss before the store notes this start, so that a kill in between hides none."""
+        if not report.is_whole and may_lose(self._config):
+            note_loss(self._config, self._disk, self.env.clock.now_ms())
+
     async def start(self, progress: ReportProgress | None = None) -> None:
         """Open the store, listen and register.
 
@@ -191,7 +197,7 @@ class Broker:
         try:
             was_killed = self._disk.exists(f"{config.store_path()}/abort")
             store = self._make_store()
-            self.recovery = store.load(progress)
+            self.recovery = store.load(progress, self._recovered)
             if self._seat is not None and config.is_slave:
                 store.hide_from(self._seat.confirmed_in(store.max_physical_offset))
             config = with_sizes_of(store.config, config)

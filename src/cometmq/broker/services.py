@@ -34,7 +34,7 @@ from cometmq.broker.extensions.staging.ledger import Ledger
 from cometmq.broker.extensions.staging.service import StagingService
 from cometmq.broker.extensions.staging.tokens import StagedTokens
 from cometmq.broker.files.carrying import CarriedGoods, carry
-from cometmq.broker.files.persistence import BrokerFiles
+from cometmq.broker.files.persistence import BrokerFiles, may_lose
 from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.pull.filters import FilterService
 from cometmq.broker.pull.lookup import LookupProcessor
@@ -408,8 +408,7 @@ def _load_offsets(
 ) -> ConsumerOffsetTable:
     """Read the consumer offsets; send groups back to them where the log may have lost its end."""
     offsets = files.load_consumer_offsets()
-    is_lossy = config.flush_disk_type == "ASYNC_FLUSH" and not config.is_slave
-    if not is_lossy or not files.note_start(now_ms, is_whole=is_whole):
+    if not may_lose(config) or not files.note_start(now_ms, is_whole=is_whole):
         return offsets
     ends = {
         (topic, queue_id): ConsumerOffset(store.end_of_queue(topic, queue_id))

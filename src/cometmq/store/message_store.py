@@ -225,11 +225,17 @@ class MessageStore:
 
     # -- life ----------------------------------------------------------------------------
 
-    def load(self, progress: Callable[[str, int, int], None] | None = None) -> RecoveryReport:
+    def load(
+        self,
+        progress: Callable[[str, int, int], None] | None = None,
+        recovered: Callable[[RecoveryReport], None] = lambda report: None,
+    ) -> RecoveryReport:
         """Lock the directory, recover, and accept reads and writes.  Blocks.
 
         Args:
             progress: called with a text, the number done and the total (0 for unknown).
+            recovered: called with what the start has found, before a file says that there was this
+                start: the next one after a kill in between finds the same.
 
         Raises:
             StoreLocked: another process has the store open.
@@ -258,11 +264,13 @@ class MessageStore:
             self._flusher.flushed = min(recovery.flushed, self._log.wrote)
             # A process that died may have left files whose names it had not synced.
             self._disk.sync_dir(self._log.path)
-            if self._is_sync:
-                # Messages that readers see must be on stable storage.
+            if self._is_sync or not report.is_whole:
+                # Messages that readers see must be on stable storage.  Behind the end of a log that
+                # a power cut has shortened, another one must not bring the lost messages back.
                 self._flusher.flush_all()
             self._reader.distrust(recovery.damaged)
             self.copied(self._log.wrote)
+            recovered(report)
             self._upkeep.begin(recovery.floors)
             self.scrubber.load()
             self._disk.write_atomic(f"{root}/abort", str(self._process_id).encode())

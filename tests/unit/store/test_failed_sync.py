@@ -10,8 +10,9 @@ import pytest
 from tests.unit.store.stores import HeldWorkers, Rig
 
 from cometmq.errors import StoreClosed, StoreFailed
-from cometmq.store.base.results import BatchItem
+from cometmq.store.base.results import BatchItem, RecoveryReport
 from cometmq.store.log.unsynced import UNSYNCED_FILE_NAME
+from cometmq.store.message_store import MessageStore
 
 MARK = f"/store/{UNSYNCED_FILE_NAME}"
 
@@ -201,3 +202,23 @@ def test_the_index_does_not_believe_a_second_sync(hit: int, is_clean: bool) -> N
     rig.disk.power_cut()
     rig.open()
     assert missing(rig, 150) == []
+
+
+def test_a_start_that_is_killed_after_a_power_cut_hides_no_loss() -> None:
+    """Whoever has to know of the loss is told before a file says that there was a start."""
+    rig = Rig()
+    keyed(rig, 40, 0)
+    rig.disk.power_cut()
+    reports: list[bool] = []
+
+    def note(report: RecoveryReport) -> None:
+        reports.append(report.is_whole)
+        if len(reports) == 1:
+            raise KeyboardInterrupt
+
+    for _ in range(3):
+        store = MessageStore(rig.config, rig.disk, rig.workers, lambda: rig.now_ms)
+        with contextlib.suppress(KeyboardInterrupt):
+            store.load(recovered=note)
+        rig.disk.kill()
+    assert reports == [False, False, True]

@@ -80,7 +80,7 @@ from cometmq.wire.body.route import (
     topic_config_to_json,
 )
 
-__all__ = ["BrokerFiles", "group_snapshot"]
+__all__ = ["BrokerFiles", "group_snapshot", "may_lose", "note_loss"]
 
 log = logging.getLogger("cometmq.broker")
 
@@ -99,6 +99,19 @@ _TRANSACTIONS = "transactionMetrics"
 _TIMERS = "timermetrics"
 T = TypeVar("T")
 Encode = Callable[[], bytes]
+
+
+def may_lose(config: BrokerConfig) -> bool:
+    """Whether a power cut may take messages that clients know."""
+    return config.flush_disk_type == "ASYNC_FLUSH" and not config.is_slave
+
+
+def note_loss(config: BrokerConfig, disk: Disk, now_ms: int) -> None:
+    """Note for the starts of the next time that a power cut may have taken messages.  Blocks."""
+    folder = f"{config.store_path()}/config"
+    make_durable_directory(disk, folder)
+    until_ms = now_ms + ENDS_KEPT_MS
+    disk.write_atomic(f"{folder}/{_LOSS}", msgspec.json.encode({"untilMs": until_ms}))
 
 
 def _consumer_offset_snapshot(table: ConsumerOffsetTable) -> Encode:
@@ -360,19 +373,20 @@ class BrokerFiles:
         Args:
             is_whole: whether the store has all that the broker wrote in its life before.
         """
-        until_ms = 0
         if not is_whole:
-            until_ms = now_ms + ENDS_KEPT_MS
-            path = f"{self._folder}/{_LOSS}"
-            self._disk.write_atomic(path, msgspec.json.encode({"untilMs": until_ms}))
-        else:
-            with contextlib.suppress(StoreCorrupt):
-                until_ms = self._load(_LOSS, _LossFile.decode) or 0
+            note_loss(self.config, self._disk, now_ms)
+            return True
+        until_ms = 0
+        with contextlib.suppress(StoreCorrupt):
+            until_ms = self._load(_LOSS, _LossFile.decode) or 0
         return now_ms < until_ms
 
     def _load(self, name: str, decode: Callable[[bytes], T]) -> T | None:
         # The files are synced, but a power cut could take a folder that is new.
         make_durable_directory(self._disk, self._folder)
+        for temporary in (f"{self._folder}/{name}.tmp", f"{self._folder}/{name}.bak.tmp"):
+            if self._disk.exists(temporary):
+                self._disk.remove(temporary)  # of a broker that ended while it wrote
 
         def decode_and_remember(raw: bytes) -> T:
             content = decode(raw)

@@ -457,6 +457,8 @@ class BrokerPart:
         if not self.node.disk.exists(path):
             return
         table = msgspec.json.decode(self.node.disk.read_bytes(path))["offsetTable"]
+        # Each start soon after a loss sends groups back to where the queues ended then.
+        is_lossy = not self._is_sync and self.node.disk.boot > 1
         for group in self.groups:
             for key, queues in table.items():
                 topic, _, name = key.partition("@")
@@ -464,7 +466,8 @@ class BrokerPart:
                     continue
                 for queue_id, consumer_offset in queues.items():
                     queue_key = (name, topic, int(queue_id))
-                    if consumer_offset < self._saved.get(queue_key, 0) and not any(
+                    is_back = consumer_offset < self._saved.get(queue_key, 0) and not is_lossy
+                    if is_back and not any(
                         group.may_go_back_to((self.name, topic, int(queue_id), queue_offset))
                         for queue_offset in range(consumer_offset + 1)
                     ):

@@ -28,13 +28,18 @@ FAULTS_MIN, FAULTS_MAX = 3, 9
 BUSY_S: Final = 7.0
 """Faults begin within this many virtual seconds."""
 POWER_KINDS: Final = frozenset({"blackout", "broker-power", "slow-power", "step-power"})
-LOSS_PROOF: Final = frozenset({"backlog", "bitmaps", "delayed", "filtered", "plain", "timed"})
+ROT_PROOF: Final = frozenset(
+    {
+        *("backlog", "bitmaps", "delayed", "filtered", "global-order", "group-ordered", "ordered"),
+        *("plain", "timed"),
+    }
+)
+"""Kinds of message whose handlers pass over what a disk has changed."""
+LOSS_PROOF: Final = ROT_PROOF | {"asked", "queue-order"}
 """Kinds of message whose checks know what a power cut may take with asynchronous flush; others are
 not drawn with it."""
 RARE_KINDS: Final = frozenset({"files-go-early", "queue-rot"})
 """Kinds of faults that are drawn apart from the others."""
-ROT_PROOF: Final = LOSS_PROOF | {"global-order", "group-ordered", "ordered"}
-"""Kinds of message whose handlers pass over what a disk has changed."""
 _PROVING: Final = ("consume_queue_flush_interval_ms",)
 """How often the side file becomes durable: only with it a start knows that damage is no end."""
 WAITING: Final = frozenset({"recalled", "timed", "transactions"})

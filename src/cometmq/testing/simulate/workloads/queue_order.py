@@ -34,6 +34,8 @@ class QueueOrderWorkload(Workload):
         self.readers = cluster.watch_group("in-order")
         self._lives: dict[MessageQueue, int] = {}
         """Of each queue's broker, when it handed out a message last."""
+        self._sent_back: dict[MessageQueue, int] = {}
+        """Of each queue's broker, the life that has sent its readers back, or the first one."""
         self.calm_group("in-order")
         first, second = cluster.clients
         cluster.role("order send", first, lambda: self.send_all(first, self._step))
@@ -84,10 +86,16 @@ class QueueOrderWorkload(Workload):
             queue, queue_offset = message.message_queue, message.queue_offset
             before = last.get(queue)
             life = self.cluster.broker(queue.broker_name).node.lifetime.number
-            if self._lives.get(queue) != life and self.cluster.plan.flush == "ASYNC_FLUSH":
+            may_lose = self.cluster.plan.flush == "ASYNC_FLUSH" and life > 1
+            if self._lives.get(queue) != life and may_lose:
                 # The new life may send groups back to their committed offsets.
                 before = None
             self._lives[queue] = life
+            is_back = before is not None and queue_offset <= before
+            if is_back and may_lose and self._sent_back.get(queue) != life:
+                # The reader had messages at hand when the new life sent its group back.
+                self._sent_back[queue] = life
+                before = None
             if before is not None and queue_offset != before + 1:
                 self.cluster.fail(
                     f"queue-order: {queue} was handed out at {before}, then at {queue_offset}"
