@@ -153,6 +153,9 @@ class Plan:
         faults = self.faults
         if chance.random() < 0.25:
             settings.setdefault("unit_journal_queues_min", str(chance.choice([0, 2])))
+            # Only what a killed broker has left in the journal is read again.
+            kill = FaultAt(chance.randint(1_500, 4_500), "broker-kill")
+            faults = tuple(sorted([*faults, kill]))
         if WAITING.intersection(self.workloads) and chance.random() < 0.5:
             settings.setdefault("mapped_file_size_commit_log", str(20 * 1024))
             files_go = FaultAt(chance.randint(2_500, int(BUSY_S * 1000)), "files-go-early")

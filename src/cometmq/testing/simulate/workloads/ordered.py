@@ -61,10 +61,14 @@ class OrderedWorkload(Workload):
                     f"{self.name}: a member that joined has no queue after {SHARE_LATE_S} s"
                 )
         elif len(self._calm_acknowledged_ms) == self.calm_steps // 2:
+            await self._begin_to_leave()
             await self._calm_member.shutdown()
             for part in self.cluster.brokers:
                 part.members_changed(self.readers.name)
         await self._step(producer)
+
+    async def _begin_to_leave(self) -> None:
+        """A member of an ordered queue may leave at any moment, and nothing comes twice."""
 
     def _member(self, number: int) -> PushConsumer:
         node = self.cluster.clients[number]
@@ -104,6 +108,11 @@ class GroupOrderedWorkload(OrderedWorkload):
     name: ClassVar[str] = "group-ordered"
     topic: ClassVar[str] = "GroupOrdered"
     order: ClassVar[Literal["queue", "group"]] = "group"
+
+    async def _begin_to_leave(self) -> None:
+        """Wait for all handlers: a group behind one that waits its turn would come twice."""
+        while not self._calm_acknowledged_ms.keys() <= self.readers.bodies:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
 
 
 class GlobalOrderedWorkload(OrderedWorkload):
