@@ -51,7 +51,6 @@ from cometmq.core.group.consumer_offsets import ConsumerOffsetTable
 from cometmq.core.group.queue_locks import QueueLocks
 from cometmq.errors import StoreFailed
 from cometmq.gateway.gateway import DelayGateway
-from cometmq.net.channel import Channel
 from cometmq.patterns.idempotent import Fence, RedisClaims, SqlClaims
 from cometmq.patterns.idempotent.claims import Busy
 from cometmq.patterns.idempotent.fence import StaleMember
@@ -649,7 +648,6 @@ PLANTS: Final = (
     Plant("a timed message comes early", ((TimedKind, "out_ms", _slot_before),)),
     Plant("a timed message comes late", ((TimedKind, "out_ms", _two_later),)),
     Plant("a request ends with an exception", ((ClientProcessor, "unregister", _of_no_group),)),
-    Plant("a request without an answer is never given up", ((Channel, "_sweep", _drop),)),
     # Lives of sessions and locks.
     Plant(
         "heartbeats do not keep a session alive",
