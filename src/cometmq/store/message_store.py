@@ -16,6 +16,7 @@ Durable when (process death / power cut):
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from functools import cached_property
@@ -522,21 +523,36 @@ class MessageStore:
         Raises:
             StoreClosed: the store is not open.
             StoreCorrupt: a unit cannot be read and cannot be derived from the log again.
+            StoreError: the disk does not give the first message; what lies before a bad block is
+                returned.
         """
         if not self._is_open:
             raise StoreClosed(f"store {self.config.root} is not open")
         self._check_files()
-        return self._reader.get(
-            topic,
-            queue_id,
-            queue_offset,
-            max_count,
-            max_bytes,
-            codes,
-            match,
-            hint,
-            needles,
-            allow_cold,
+        rest = codes, match, hint, needles, allow_cold
+        count = max_count
+        while True:
+            try:
+                return self._reader.get(topic, queue_id, queue_offset, count, max_bytes, *rest)
+            except OSError as error:
+                if count <= 1:
+                    raise self._unreadable(topic, queue_id, queue_offset, error) from error
+                count //= 2
+
+    def _unreadable(
+        self, topic: str, queue_id: int, queue_offset: int, error: OSError
+    ) -> StoreError:
+        """Return the error of a read that the disk refuses; no message is passed over silently."""
+        where = f"{topic}/{queue_id} at {queue_offset}"
+        queue = self._queues.find(topic, queue_id)
+        with contextlib.suppress(OSError):
+            unit = None if queue is None else self._queues.unit(queue, QueueOffset(queue_offset))
+            if unit is not None:
+                where += f", {self._log.where(unit.physical_offset)}"
+        return StoreError(
+            f"the disk does not give the message of {where}: {error.strerror or error}; look at the"
+            " disk, restore the file from a backup or a replica, or reset the group's offset behind"
+            " the message"
         )
 
     def answer(

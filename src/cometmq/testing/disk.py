@@ -102,6 +102,7 @@ class SimDisk:
         self._locks: dict[str, int] = {}
         self._triggers: list[_Trigger] = []
         self._frozen = False
+        self._lost_blocks: set[tuple[str, int]] = set()
         self.on_operation: Callable[[str, str], None] | None = None
         """Called with operation and path just before each operation; may crash the node."""
 
@@ -225,6 +226,21 @@ class SimDisk:
     def spoil(self, path: str, position: int, data: bytes) -> None:
         """Replace bytes of a file, unseen by programs."""
         self._inode(path).spoil(position, data)
+
+    def lose_block(self, path: str, position: int) -> None:
+        """Make the page of a file at a position unreadable from now on."""
+        self._lost_blocks.add((_clean(path), position // PAGE_BYTES))
+
+    def check_blocks(self, path: str, position: int, length: int) -> None:
+        """Refuse a read of a lost block.
+
+        Raises:
+            OSError: one of these bytes lies in such a block.
+        """
+        name = _clean(path)
+        pages = range(position // PAGE_BYTES, (position + max(length, 1) - 1) // PAGE_BYTES + 1)
+        if any((name, page) in self._lost_blocks for page in pages):
+            raise OSError(errno.EIO, "Input/output error", path)
 
     def cut(self, path: str, size: int) -> None:
         """Shorten a file, unseen by programs."""
@@ -530,6 +546,7 @@ class SimRandomFile:
 
     def read(self, position: int, length: int) -> bytes:
         self._disk.enter_file("read", self.path, self._life)
+        self._disk.check_blocks(self.path, position, length)
         return self._inode.read(position, length)
 
     def read_resident(self, position: int, length: int) -> bytes | None:

@@ -12,6 +12,7 @@ import pytest
 from tests.unit.store.stores import HeldWorkers, Rig
 
 from cometmq.codec.stored_message import decode_messages_lenient
+from cometmq.errors import StoreError
 from cometmq.model.offsets import QueueOffset
 from cometmq.store.base.results import ColdRead, GetResult, GetStatus, TimeBoundary
 from cometmq.store.offline.verify import verify_store
@@ -219,3 +220,31 @@ def test_a_changed_unit_hides_no_message_before_it() -> None:
         rig.open()
         assert rig.store.min_queue_offset("T", 0) == first, spoilt
         rig.disk.spoil(path, position, leading)
+
+
+def test_a_block_that_the_disk_does_not_give_is_named() -> None:
+    """Messages before and behind it are read, and its own is not passed over in silence."""
+    rig = Rig()
+    for number in range(60):
+        rig.put(body=b"%d" % number + bytes(1_000))
+    rig.tick(2_000)
+    rig.reopen()
+    unit = rig.store._queues.unit(rig.store._queues.topics["T"][0], QueueOffset(20))
+    assert unit is not None
+    rig.disk.lose_block("/store/commitlog/" + "0" * 20, unit.physical_offset + 300)
+    read, refused, texts, at = [], [], [], 0
+    while at < 60:
+        try:
+            result = rig.get("T", 0, at)
+        except StoreError as error:
+            refused.append(at)
+            texts.append(str(error))
+            at += 1
+            continue
+        read += list(range(at, at + result.count))
+        at = result.next_queue_offset
+    assert 20 in refused
+    for queue_offset, text in zip(refused, texts, strict=True):
+        assert f"T/0 at {queue_offset}, /store/commitlog/{'0' * 20}, position " in text
+    assert len(refused) <= 6
+    assert sorted(read + refused) == list(range(60))

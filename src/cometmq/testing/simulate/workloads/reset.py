@@ -87,6 +87,7 @@ class ResetWorkload(Workload):
                 await asyncio.sleep(self.chance.uniform(0.4, 2))
                 is_last = self.cluster.is_peace and self.is_sent
                 if not (messages := self.cluster.messages(TOPIC)):
+                    self._is_last_done = is_last  # a power cut took all
                     continue
                 moment_ms = 0
                 if self.chance.random() < 0.7:
