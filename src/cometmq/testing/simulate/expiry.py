@@ -41,7 +41,10 @@ async def drop_consumed_files(
     before = {mapped.start for mapped in store._log.files}
     retention = store._retention
 
+    begin = store._log.min_offset
+
     async def drop() -> None:
+        nonlocal begin
         # Units are synced once a minute, longer than most simulations have faults.
         store._writer.sync_round()
         await asyncio.sleep(seconds / 2)
@@ -61,10 +64,10 @@ async def drop_consumed_files(
             f"{part.name}: the log begins at {store._log.min_offset}, and files were to go only "
             f"up to {part.log_may_begin}"
         )
-    if is_calm and store._log.min_offset < part.log_may_begin:
+    if is_calm and store._log.min_offset < begin:
         raise CheckFailed(
             f"{part.name}: the log begins at {store._log.min_offset} without any fault, "
-            f"{seconds} s after the files before {part.log_may_begin} were to go"
+            f"{seconds} s after the files before {begin} were to go"
         )
     return len(before - {mapped.start for mapped in store._log.files})
 

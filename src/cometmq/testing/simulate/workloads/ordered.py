@@ -81,11 +81,12 @@ class OrderedWorkload(Workload):
     def _check_order(self, position: Position, group: str | None) -> None:
         """Check at the end of a handler that every earlier message of its order was handled."""
         strand = position[:3] if self.order == "queue" else (*position[:3], group)
-        queue_offset = position[3]
+        queue_offset, part = position[3], self.cluster.broker(position[0])
         earlier = [
             seen
-            for seen in self.cluster.broker(position[0]).seen.get((position[1], position[2]), [])
+            for seen in part.seen.get((position[1], position[2]), [])
             if self._passed[strand] < seen.position[3] < queue_offset
+            and seen.position not in part.rot.spoilt
             and (self.order == "queue" or seen.properties.get("__SHARDINGKEY") == group)
         ]
         if earlier:
