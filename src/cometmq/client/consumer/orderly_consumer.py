@@ -70,7 +70,14 @@ class OrderlyConsumer(GroupConsumer):
 
     async def _start_queue(self, queue: MessageQueue) -> bool:
         taken = await self._is_parking_known(queue) and await super()._start_queue(queue)
-        if not taken and self._locks is not None:
+        if self._locks is None:
+            return taken
+        if taken and queue not in self._locks.owned:
+            # The lock was lost while the offset was read, and nobody would ask for it again.
+            if (assignment := self._assignments.pop(queue, None)) is not None:
+                self._drop(assignment)
+            return False
+        if not taken:
             await self._locks.release([queue])
         return taken
 
@@ -136,12 +143,16 @@ class OrderlyConsumer(GroupConsumer):
                 self.group,
                 assignment.process_queue.count,
             )
-            assignment.loop.stop()
-            assignment.process_queue.dropped = True
-            self._removed(assignment)
+            self._drop(assignment)
         if lost:
             self.rebalance_soon()
             await self._call_listener([], sorted(lost))
+
+    def _drop(self, assignment: Assignment) -> None:
+        """Stop a queue whose lock is lost, and leave what is in hand to its next owner."""
+        assignment.loop.stop()
+        assignment.process_queue.dropped = True
+        self._removed(assignment)
 
     def _in_hand(self) -> list[Assignment]:
         """The assigned queues, and those that are being handed over."""

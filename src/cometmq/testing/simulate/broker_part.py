@@ -355,6 +355,11 @@ class BrokerPart:
                 at += 1
                 continue
             result = store.get(topic, queue_id, at, 1000, allow_cold=True)
+            hidden = self._hidden(store, topic, queue_id, at, result)
+            if hidden:
+                messages += hidden
+                at += len(hidden)
+                continue
             if not isinstance(result, GetResult) or result.status is not GetStatus.FOUND:
                 raise CheckFailed(f"{self.name} {topic}/{queue_id}: nothing at {at} of {end}")
             for message in decode_messages(b"".join(result.chunks)):
@@ -386,6 +391,20 @@ class BrokerPart:
                 )
                 at += 1
         return messages[: end - start]
+
+    def _hidden(
+        self, store: MessageStore, topic: str, queue_id: int, start: int, result: object
+    ) -> list[Seen]:
+        """Return expired messages that readers pass over: a spoilt unit hid that they expired."""
+        if (
+            not isinstance(result, GetResult)
+            or result.status is not GetStatus.MESSAGE_WAS_REMOVING
+            or not self.rot.has_unit_of(topic, queue_id)
+        ):
+            return []
+        passed = self.seen[topic, queue_id][start : result.next_queue_offset]
+        is_expired = all(seen.physical_offset < store.min_physical_offset for seen in passed)
+        return passed if is_expired else []
 
     def _check_loss(self, store: MessageStore, flushed: int) -> None:
         """Check after a power cut what the log kept, and forget what it was allowed to lose."""

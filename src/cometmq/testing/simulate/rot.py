@@ -104,6 +104,10 @@ class Rot:
     def _leading(self, path: str, position: int) -> bytes:
         return self._disk.read_bytes(path)[position : position + _LEADING_BYTES]
 
+    def has_unit_of(self, topic: str, queue_id: int) -> bool:
+        """Whether a unit of this queue was spoilt."""
+        return any(f"/{topic}/{queue_id}/" in path for path, _ in self._units)
+
     def unnamed_unit(self, findings: list[Finding], log_begin: int) -> str | None:
         """Return the file of a spoilt unit that the store's check does not name."""
         for (path, position), leading in self._units.items():

@@ -415,6 +415,34 @@ def test_a_lost_lock_ends_the_queue_without_a_commit() -> None:
     scenario(story, queue_count=1)
 
 
+def test_a_lock_that_is_lost_while_its_queue_starts_is_asked_for_again() -> None:
+    """Incident of 2026-11-28: the queue was assigned without its lock, and nobody consumed it."""
+
+    async def story(name_server: str, producer: Producer) -> None:
+        seen: list[bytes] = []
+
+        async def handle(message: ReceivedMessage) -> None:
+            seen.append(message.body)
+
+        await send_groups(producer, "a", 3)
+        member = consumer(name_server, handle)
+        start_offset, lost = member._start_offset, []
+
+        async def lose_the_lock(queue: MessageQueue) -> int:
+            queue_offset = await start_offset(queue)
+            if not lost and member._locks is not None:
+                lost.append(queue)
+                await member._locks.release([queue])
+            return queue_offset
+
+        member._start_offset = lose_the_lock  # type: ignore[method-assign]
+        async with member:
+            await until(lambda: seen == [b"a0", b"a1", b"a2"], WAIT_S)
+        assert len(lost) == 1
+
+    scenario(story, queue_count=1)
+
+
 def test_broadcasting_keeps_the_order_without_locks(tmp_path: Path) -> None:
     """Every member has all queues; a message that never passes is passed over at the limit."""
 
