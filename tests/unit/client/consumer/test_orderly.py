@@ -426,7 +426,8 @@ def test_a_lock_that_is_lost_while_its_queue_starts_is_asked_for_again() -> None
 
         await send_groups(producer, "a", 3)
         member = consumer(name_server, handle)
-        start_offset, lost = member._start_offset, []
+        start_offset = member._start_offset
+        lost: list[MessageQueue] = []
 
         async def lose_the_lock(queue: MessageQueue) -> int:
             queue_offset = await start_offset(queue)
