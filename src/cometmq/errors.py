@@ -71,6 +71,7 @@ __all__ = [
     "StoreFailed",
     "StoreFollows",
     "StoreLocked",
+    "SubscriptionConflict",
     "SubscriptionFault",
     "TlsFailed",
     "TopicNotExist",
@@ -143,6 +144,8 @@ class ResponseCode(IntEnum):
     POLICY_NOT_EXIST = 3002
     GROUP_MOVED = 31101
     """Our own: a message group is not at home in this queue, or not any more."""
+    SUBSCRIPTION_CONFLICT = 31102
+    """Our own: a strict consumer group has members that want other messages."""
 
 
 class CometError(Exception):
@@ -223,6 +226,10 @@ class QueryNotFound(RemoteError):
     """Nothing is stored under what was asked for."""
 
 
+class SubscriptionConflict(RemoteError):
+    """The consumer group is strict, and its members want other messages than this one."""
+
+
 class SubscriptionFault(RemoteError):
     """The broker does not know, or no longer knows, this subscription."""
 
@@ -246,6 +253,7 @@ REMOTE_ERRORS: Final[dict[int, type[RemoteError]]] = {
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: GroupNotExist,
     ResponseCode.INVALID_PARAMETER: InvalidParameter,
     ResponseCode.GROUP_MOVED: GroupMoved,
+    ResponseCode.SUBSCRIPTION_CONFLICT: SubscriptionConflict,
 }
 
 

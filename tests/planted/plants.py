@@ -48,6 +48,7 @@ from cometmq.core.extensions.growing import ALL_MOVED, QueueDrain
 from cometmq.core.extensions.producer_sequences import ProducerSequences
 from cometmq.core.group.consumer_group import ConsumerGroups
 from cometmq.core.group.consumer_offsets import ConsumerOffsetTable
+from cometmq.core.group.filter_shares import FilterShares
 from cometmq.core.group.queue_locks import QueueLocks
 from cometmq.errors import StoreFailed
 from cometmq.gateway.gateway import DelayGateway
@@ -728,6 +729,13 @@ PLANTS: Final = (
     Plant(
         "a repetition goes to another broker", ((Sender, "try_again", _anywhere),), kind="numbered"
     ),
+    # Members that want different messages.
+    Plant(
+        "queues go to members that do not want the topic",
+        ((FilterShares, "twins", _drop),),
+        kind="released",
+    ),
+    Plant("a member's filter is forgotten", ((FilterShares, "part", _drop),), kind="released"),
     # Around the broker: the patterns.
     Plant(
         "a failed handler keeps its claim", ((SqlClaims, "release", _nothing_done),), kind="orders"

@@ -33,6 +33,7 @@ from cometmq.broker.extensions.sequences import SequencedKind
 from cometmq.broker.extensions.staging.ledger import Ledger
 from cometmq.broker.extensions.staging.service import StagingService
 from cometmq.broker.extensions.staging.tokens import StagedTokens
+from cometmq.broker.extensions.why import WhyProcessor
 from cometmq.broker.files.carrying import CarriedGoods, carry
 from cometmq.broker.files.persistence import BrokerFiles, may_lose
 from cometmq.broker.live_config import LiveConfig
@@ -57,17 +58,19 @@ from cometmq.broker.transaction.half_send import HalfKind
 from cometmq.broker.transaction.resume import ResumeProcessor
 from cometmq.broker.transaction.service import TransactionService
 from cometmq.core.group.consumer_offsets import ConsumerOffsetTable
+from cometmq.core.group.filter_shares import FilterShares
 from cometmq.core.topic.topic_table import TopicTable, system_topics
 from cometmq.model.names import is_system_topic
 from cometmq.model.offsets import ConsumerOffset
 from cometmq.model.topic import TopicConfig
 from cometmq.net.env import Environment
-from cometmq.net.server import Handler
+from cometmq.net.server import Handler, ServerConnection
 from cometmq.store.base.disk import Disk
 from cometmq.store.message_store import MessageStore
 from cometmq.wire.command.codes import RequestCode as Code
 from cometmq.wire.extensions.bulk_pull import BulkPullCode
 from cometmq.wire.extensions.log_range import LogRangeCode
+from cometmq.wire.extensions.why import WhyCode
 
 __all__ = ["Services", "build_services", "handlers"]
 
@@ -146,6 +149,7 @@ def build_services(
     files = BrokerFiles(config, disk, env.workers, journal.file if journal else _no_journal)
     topics, groups = files.load_topics(), files.load_groups()
     offsets = _load_offsets(config, files, store, now_ms, is_whole=is_whole)
+    shares = _load_shares(files, offsets, now_ms)
     _seed_topics(config, files, topics, store, now_ms)
     groups.seed(now_ms)
     registration = RegistrationService(env, config, address, topics, replicas, _epoch_of(seat))
@@ -156,6 +160,7 @@ def build_services(
         topics,
         groups,
         offsets,
+        shares,
         address,
         files=files.tables(),
         disk_usage=lambda: disk.usage(config.store_path()),
@@ -214,7 +219,7 @@ def build_services(
         filters=filters,
         pull=pull,
         bulk=BulkPullProcessor(state, pull),
-        client=ClientProcessor(state, filters),
+        client=_make_client(state, files, filters, pull),
         queue_locks=QueueLockProcessor(state, *files.attach_queue_locks(state.queue_locks)),
         staging=staging,
         replicas=replicas,
@@ -285,6 +290,13 @@ def _make_send(
     return SendProcessor(state, (SequencedKind(sequences), *kinds), waiting, growing, sequences)
 
 
+def _make_client(
+    state: BrokerState, files: BrokerFiles, filters: FilterService, pull: PullProcessor
+) -> ClientProcessor:
+    when_saved = files.attach_shares(state.shares)
+    return ClientProcessor(state, filters, pull.hold.group_changed, when_saved)
+
+
 def _watch_topics(
     state: BrokerState,
     files: BrokerFiles,
@@ -342,6 +354,7 @@ def handlers(services: Services, disk: Disk, config_path: str | None) -> dict[in
         Code.PULL_MESSAGE: pull.pull,
         Code.LITE_PULL_MESSAGE: pull.pull,
         BulkPullCode.BULK_PULL: services.bulk.pull,
+        WhyCode.WHY: WhyProcessor(state, pull, offset.acknowledgements).why,
         LogRangeCode.READ_LOG_RANGE: LogRangeProcessor(state).read,
         LogRangeCode.LOG_DIGEST: LogRangeProcessor(state).digest,
         Code.QUERY_CONSUMER_OFFSET: offset.query,
@@ -418,6 +431,19 @@ def _load_offsets(
     count = offsets.begin_again(ends, now_ms)
     log.info("the power was cut: groups go on from their committed offsets in %d queues", count)
     return offsets
+
+
+def _load_shares(
+    files: BrokerFiles, offsets: ConsumerOffsetTable, now_ms: int
+) -> FilterShares[ServerConnection]:
+    """Read what the groups want, and how far each of their shares has read."""
+    saved = files.load_shares()
+    if saved is None:
+        return FilterShares(offsets, ConsumerOffsetTable())
+    own = ConsumerOffsetTable() if offsets.is_after_loss else saved.offsets()
+    shares = FilterShares[ServerConnection](offsets, own)
+    shares.restore(saved.shares(), now_ms)
+    return shares
 
 
 def _seed_topics(

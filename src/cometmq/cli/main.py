@@ -64,6 +64,11 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
         "message",
         "Look messages up by id, key or offset; give one to a consumer.",
     ),
+    "why": (
+        "cometmq.cli.admin.why",
+        "why",
+        "Where a message is for a group, and what would deliver it.",
+    ),
     "cluster": (
         "cometmq.cli.admin.cluster",
         "cluster",

@@ -53,6 +53,7 @@ PRIVATE = {
     "next_ready",
     "open_io",
     "open_shared",
+    "note_difference",
     "now_ms",
     "offset_moved",
     "queue_reader",

@@ -26,6 +26,7 @@ from cometmq.wire.extensions.bulk_pull import BulkPullCode
 from cometmq.wire.extensions.log_range import LogRangeCode
 from cometmq.wire.extensions.staging import StagingCode
 from cometmq.wire.extensions.step_down import STEP_DOWN
+from cometmq.wire.extensions.why import WhyCode
 
 __all__ = ["NEEDS", "Need", "Needs", "topic_resource"]
 
@@ -236,6 +237,7 @@ NEEDS: Final[Mapping[int, Needs]] = {
             Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
             Code.QUERY_CONSUME_TIME_SPAN,
             Code.QUERY_SUBSCRIPTION_BY_CONSUMER,
+            WhyCode.WHY,
         ),
         _ANY_GET,
     ),

@@ -62,6 +62,8 @@ LIVE_KEYS: Final = frozenset(
         "rejectTransactionMessage",
         "shortPollingTimeMills",
         "stagedTimeoutMinutes",
+        "strictSubscriptions",
+        "absentFilterRetainTime",
         "startAcceptSendRequestTimeStamp",
         "storeReplyMessageEnable",
         "transactionCheckInterval",

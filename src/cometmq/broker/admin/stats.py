@@ -113,6 +113,7 @@ class StatsProcessor:
         stats, store = self._state.stats, self._state.store
         size = store.max_physical_offset - self._first_offset
         table = {
+            "subscriptionDifferences": str(len(self._state.subscription_differences)),
             "putTps": stats.rates(lambda total: total.put_messages),
             "getTransferredTps": stats.rates(lambda total: total.get_messages),
             "getFoundTps": stats.rates(lambda total: total.successful_pulls),

@@ -135,8 +135,9 @@ class BrokerConfig(TlsSettings, frozen=True, kw_only=True, rename=_java_name):
     """Everything a broker can be told; field names are RocketMQ's keys in snake case.
 
     Units are RocketMQ's: intervals in milliseconds, `file_reserved_time` in hours, sizes in
-    bytes, ratios in percent.  `listen_port` 0 lets the system choose.  `staged_timeout_minutes`
-    and `rebalance_lock_max_live_time` are our own.
+    bytes, ratios in percent.  `listen_port` 0 lets the system choose.  `staged_timeout_minutes`,
+    `rebalance_lock_max_live_time`, `strict_subscriptions` and `absent_filter_retain_time` are our
+    own.
     """
 
     # Who we are
@@ -199,6 +200,8 @@ class BrokerConfig(TlsSettings, frozen=True, kw_only=True, rename=_java_name):
     notify_consumer_ids_changed_enable: bool = True
     channel_expired_timeout: Millis = 120000
     rebalance_lock_max_live_time: Millis = 60000
+    strict_subscriptions: bool = False
+    absent_filter_retain_time: Millis = 300000
     register_name_server_period: Annotated[int, msgspec.Meta(ge=10000, le=60000)] = 30000
     register_broker_timeout_mills: Millis = 24000
     flush_consumer_offset_interval: Millis = 5000

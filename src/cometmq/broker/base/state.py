@@ -17,6 +17,7 @@ from cometmq.codec.ids import UniqIdFactory, encode_host, offset_message_id_pref
 from cometmq.core.delay.levels import DelayLevels
 from cometmq.core.group.consumer_group import ConsumerGroups, ProducerGroups
 from cometmq.core.group.consumer_offsets import ConsumerOffsetTable
+from cometmq.core.group.filter_shares import FilterShares
 from cometmq.core.group.group_table import SubscriptionGroupTable
 from cometmq.core.group.queue_locks import QueueLocks
 from cometmq.core.topic.topic_table import TopicTable
@@ -138,6 +139,7 @@ class BrokerState:
         topics: TopicTable,
         groups: SubscriptionGroupTable,
         offsets: ConsumerOffsetTable,
+        shares: FilterShares[ServerConnection],
         address: str,
         *,
         files: TableFiles,
@@ -150,9 +152,12 @@ class BrokerState:
         self.topics = topics
         self.groups = groups
         self.offsets = offsets
+        self.shares = shares
         self.delay = DelayLevels(config.message_delay_level)
         self.consumers: ConsumerGroups[ServerConnection] = ConsumerGroups()
         self.producers: ProducerGroups[ServerConnection] = ProducerGroups()
+        self.subscription_differences: dict[str, str] = {}
+        """What members want differently, for each group whose members differ."""
         self.queue_locks = QueueLocks(config.rebalance_lock_max_live_time)
         self.address = address
         self.host = encode_host(address)
@@ -199,7 +204,7 @@ class BrokerState:
 
     def topic_deleted(self, topic: str) -> None:
         """Announce a topic that was deleted from `topics`."""
-        self.consumers.forget_topic(topic)
+        self.shares.forget_topic(topic)
         for watcher in self._deletion_watchers:
             watcher(topic)
 

@@ -25,6 +25,7 @@ from typing import Final
 import msgspec
 
 from cometmq.broker.base.state import BrokerState, WhenSaved, answer
+from cometmq.core.group.filter_shares import reader_group
 from cometmq.core.group.queue_locks import LockSnapshot, QueueLocks
 from cometmq.errors import CodecError, ResponseCode, StoreError
 from cometmq.model import MessageQueue
@@ -138,42 +139,59 @@ class QueueLockProcessor:
                 " no queues until they are back; ask again",
             )
         asked = LockBatchRequest.decode(request.body)
-        granted = self._state.queue_locks.lock(
-            asked.consumer_group, asked.client_id, asked.queues, now_ms
-        )
-        if len(granted) < len(asked.queues):
+        granted: dict[MessageQueue, str] = {}
+        queues_of = self._by_reader(asked, connection, now_ms)
+        for reader, queues in queues_of.items():
+            owned = self._state.queue_locks.lock(reader, asked.client_id, queues, now_ms)
+            granted.update(dict.fromkeys(owned, reader))
+        if len(granted) < sum(map(len, queues_of.values())):
             self._watch_expiry(now_ms)
-        if self._are_written(asked.consumer_group, granted) or request.is_oneway:
+        in_order = [queue for queue in asked.queues if queue in granted]
+        if request.is_oneway or all(self._is_written(granted[queue], queue) for queue in in_order):
             self._when_saved(_nothing)
-            return _granted(request, granted)
+            return _granted(request, in_order)
 
         def settle(_: StoreError | None) -> None:
             # The client owns all granted queues, and hears of those that the file has.
-            written = [
-                queue for queue in granted if self._are_written(asked.consumer_group, [queue])
-            ]
+            written = [queue for queue in in_order if self._is_written(granted[queue], queue)]
             connection.send(_granted(request, written))
 
         self._when_saved(settle)
         return None
 
-    def _are_written(self, group: str, queues: Sequence[MessageQueue]) -> bool:
-        return self._state.queue_locks.are_written(group, queues, self._written())
+    def _by_reader(
+        self, asked: LockBatchRequest, connection: ServerConnection, now_ms: int
+    ) -> dict[str, list[MessageQueue]]:
+        """Sort queues by the name under which the client's share has locks.
+
+        Queues are left out whose messages other members with the client's filter get.
+        """
+        shares, group = self._state.shares, asked.consumer_group
+        if not shares.is_split(group):
+            return {group: list(asked.queues)}
+        table: dict[str, list[MessageQueue]] = {}
+        for queue in asked.queues:
+            part = shares.part(group, queue.topic, connection, now_ms)
+            if part is None or part.is_owner(queue.queue_id):
+                table.setdefault(group if part is None else part.reader, []).append(queue)
+        return table
+
+    def _is_written(self, reader: str, queue: MessageQueue) -> bool:
+        return self._state.queue_locks.are_written(reader, [queue], self._written())
 
     def unlock(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> bytes:
         """Serve UNLOCK_BATCH_MQ (42); queues of another owner stay locked."""
         asked = LockBatchRequest.decode(request.body)
-        waiting = self._state.queue_locks.unlock(
-            asked.consumer_group, asked.client_id, asked.queues
-        )
-        self._notify_soon(asked.consumer_group, waiting)
+        for reader, queues in self._by_reader(asked, connection, now_ms).items():
+            waiting = self._state.queue_locks.unlock(reader, asked.client_id, queues)
+            self._notify_soon(asked.consumer_group, waiting)
         self._when_saved(_nothing)
         return answer(request)
 
     def drop_expired(self, now_ms: int) -> None:
         """Drop locks that were not renewed, and notify the clients that wait for them."""
-        for group, clients in self._state.queue_locks.expire(now_ms).items():
-            self._notify_soon(group, clients)
+        for reader, clients in self._state.queue_locks.expire(now_ms).items():
+            self._notify_soon(reader_group(reader), clients)
 
     # -- notices --------------------------------------------------------------------------
 

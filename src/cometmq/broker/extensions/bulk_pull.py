@@ -96,6 +96,7 @@ class BulkPullProcessor:
             or header.queue_offset < store.min_queue_offset(topic, queue_id)
             or request.flag & FLAG_ONEWAY
             or state.offsets.has_reset(group, topic, queue_id)
+            or state.shares.is_split(group)
         ):
             return self._pull.pull_with(request, header, connection, now_ms)
         try:

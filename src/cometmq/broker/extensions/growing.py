@@ -331,7 +331,7 @@ class GrowingTopics:
         A group whose members all died before they committed has none, and yet may have read.
         """
         state = self._state
-        groups = {*state.offsets.groups_of(topic), *state.consumers.seen_on(topic)}
+        groups = {*state.offsets.groups_of(topic), *state.shares.groups_on(topic)}
         return {name: state.offsets.query(name, topic, queue_id) for name in sorted(groups)}
 
     def _who_is_behind(self, topic: str, queue_id: int) -> str:

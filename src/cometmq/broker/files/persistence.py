@@ -4,7 +4,7 @@ They are loaded at the start and written each at its own pace: topics and groups
 consumer offsets every ``flushConsumerOffsetInterval``, delay offsets every
 ``flushDelayOffsetInterval``, SQL92 filters every ten seconds, and all of them at the stop.
 
-======================== ======================================================
+================================ ==============================================
 config/topics.json            dataVersion, topicConfigTable
 config/subscriptionGroup.json dataVersion, forbiddenTable, subscriptionGroupTable
 config/consumerOffset.json    dataVersion, groupTopicMap, offsetTable
@@ -14,9 +14,10 @@ config/transactionMetrics     dataVersion, transactionCount (`transaction.counts
 config/timermetrics           dataVersion, timingCount (`delay.wheel.counts`)
 config/cometmqStaging.json    sinks, decisionNext, stagedNext: our own (`staging.ledger`)
 config/cometmqQueueLocks.json renewedUntil, locks: our own (`clients.queue_locks`)
+config/cometmqSubscriptions.json groups, offsetTable: our own (`clients.shares_file`)
 config/cometmqSequences.json  logFrom, producers: our own (`extensions.sequences`)
 config/cometmqLoss.json       untilMs: our own (`BrokerFiles.note_start`)
-======================== ======================================================
+================================ ==============================================
 
 The file rule is that of `cometmq.broker.files.config_file`.  Files that are not in this list are
 never touched.
@@ -37,6 +38,7 @@ from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.base.state import TableFiles, WhenSaved
 from cometmq.broker.base.topic_counts import CountsFile, decode_counts
 from cometmq.broker.clients.queue_locks import QueueLockFile, queue_lock_snapshot
+from cometmq.broker.clients.shares_file import SharesFile, shares_snapshot
 from cometmq.broker.delay.levels.schedule import ScheduleService
 from cometmq.broker.delay.wheel.counts import TIMING_COUNT, TimerCounts
 from cometmq.broker.extensions.sequences import SequencedSends, SequenceFile
@@ -51,6 +53,7 @@ from cometmq.broker.pull.filters import FilterService
 from cometmq.broker.transaction.counts import TRANSACTION_COUNT, TransactionCounts
 from cometmq.core.filter.consumer_filter import ConsumerFilter, decode_filter_file
 from cometmq.core.group.consumer_offsets import ENDS_KEPT_MS, ConsumerOffsetTable
+from cometmq.core.group.filter_shares import FilterShares
 from cometmq.core.group.group_table import SubscriptionGroupTable
 from cometmq.core.group.queue_locks import LockSnapshot, QueueLocks
 from cometmq.core.topic.attributes import (
@@ -64,6 +67,7 @@ from cometmq.errors import CodecError, StoreCorrupt, StoreError
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import DataVersion, TopicConfig
 from cometmq.net.env import WorkerPool
+from cometmq.net.server import ServerConnection
 from cometmq.store.base.disk import Disk, make_durable_directory
 from cometmq.store.message_store import MessageStore
 from cometmq.wire.body.admin import (
@@ -87,6 +91,7 @@ log = logging.getLogger("cometmq.broker")
 _SETTLE_STEP_S = 0.005
 _STAGING = "cometmqStaging.json"
 _LOCKS = "cometmqQueueLocks.json"
+_SHARES = "cometmqSubscriptions.json"
 _SEQUENCES = "cometmqSequences.json"
 _LOSS = "cometmqLoss.json"
 _FILTERS = "consumerFilter.json"
@@ -253,6 +258,7 @@ class BrokerFiles:
             _TIMERS: ForeignKeys(("dataVersion", TIMING_COUNT)),
             _STAGING: ForeignKeys(LedgerFile.__struct_encode_fields__),
             _LOCKS: ForeignKeys(QueueLockFile.__struct_encode_fields__),
+            _SHARES: ForeignKeys(SharesFile.__struct_encode_fields__),
             _SEQUENCES: ForeignKeys(SequenceFile.__struct_encode_fields__),
             _LOSS: ForeignKeys(_LossFile.__struct_encode_fields__),
         }
@@ -365,6 +371,17 @@ class BrokerFiles:
             log.warning("going on without the former queue locks: %s", error)
             return None
 
+    def load_shares(self) -> SharesFile | None:
+        """Read cometmqSubscriptions.json; None if there is none.  Blocks.
+
+        Without the file a group begins as if its members had joined just now.
+        """
+        try:
+            return self._load(_SHARES, SharesFile.decode)
+        except StoreCorrupt as error:
+            log.warning("going on without what groups wanted: %s", error)
+            return None
+
     def note_start(self, now_ms: int, *, is_whole: bool) -> bool:
         """Return whether clients may come back that know messages which a power cut took.  Blocks.
 
@@ -445,6 +462,13 @@ class BrokerFiles:
         self._add(_LOCKS, lambda: locks.revision, lambda: queue_lock_snapshot(locks))
         file = self._files[_LOCKS]
         return lambda: file.written, file.when_saved
+
+    def attach_shares(self, shares: FilterShares[ServerConnection]) -> WhenSaved:
+        """Write what groups want from now on; return what waits for the present state."""
+        self._add(
+            _SHARES, lambda: shares.revision + shares.own.revision, lambda: shares_snapshot(shares)
+        )
+        return self._files[_SHARES].when_saved
 
     def open_sequences(self, store: MessageStore) -> SequencedSends:
         """Read cometmqSequences.json and what the log has behind it; write it from now on.  Blocks.

@@ -146,6 +146,13 @@ def broker_pieces(
         "cometmq_disk_used_ratio", "gauge", "Used part of the store's disk.", figures.disk_used
     )
     _storage(page, services, now_ms)
+    differences = page.family(
+        "cometmq_subscription_differences",
+        "gauge",
+        "1 for each consumer group whose members want different messages.",
+    )
+    for name in state.subscription_differences:
+        differences.add(1, {"consumer_group": name})
     halves = page.family("rocketmq_half_messages", "gauge", "Half messages without a decision.")
     for topic, count in services.transactions.halves.counts.items():
         halves.add(count, {"topic": topic})

@@ -22,6 +22,7 @@ from cometmq.core.filter.bloom_filter import BloomFilter
 from cometmq.core.filter.consumer_filter import ConsumerFilter, encode_filter_file
 from cometmq.core.filter.filter_table import FilterTable
 from cometmq.core.filter.property_filter import PropertyFilter, RetryFilter
+from cometmq.core.filter.share_filter import ShareFilter
 from cometmq.core.filter.sql92.expression import compile_expression
 from cometmq.core.filter.subscription import SQL92
 from cometmq.errors import ExpressionIllegal, ResponseCode
@@ -33,7 +34,7 @@ __all__ = ["FilterService", "RecordFilter"]
 
 log = logging.getLogger("cometmq.broker")
 
-RecordFilter = PropertyFilter | RetryFilter
+RecordFilter = PropertyFilter | RetryFilter | ShareFilter
 _FORGET_INTERVAL_MS: Final = 10_000
 
 

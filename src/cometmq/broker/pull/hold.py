@@ -185,6 +185,14 @@ class PullHold:
                 self._remove(pull)
                 self._run_pull(pull)
 
+    def group_changed(self, group: str) -> None:
+        """Run the pulls of a group whose members read otherwise now."""
+        for waiting in [list(pulls) for pulls in self._by_queue.values()]:
+            for pull in waiting:
+                if pull.is_waiting and pull.group == group:
+                    self._remove(pull)
+                    self._run_pull(pull)
+
     def drop_connection(self, connection: ServerConnection) -> None:
         """Forget the pulls of a lost connection."""
         for pull in list(self._by_connection.get(connection, {})):

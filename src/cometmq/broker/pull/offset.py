@@ -13,6 +13,7 @@ import os
 from typing import Final
 
 from cometmq.broker.base.state import BrokerState, answer, in_worker
+from cometmq.broker.pull.acknowledged import Acknowledgements
 from cometmq.errors import CometError, ResponseCode
 from cometmq.model.names import LMQ_PREFIX
 from cometmq.model.offsets import ConsumerOffset
@@ -38,11 +39,14 @@ class OffsetProcessor:
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
+        self.acknowledgements = Acknowledgements()
 
-    def query(self, request: RemotingCommand, _: ServerConnection, now_ms: int) -> bytes:
-        """Serve QUERY_CONSUMER_OFFSET (14)."""
+    def query(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> bytes:
+        """Serve QUERY_CONSUMER_OFFSET (14); a member is answered its share's offset."""
         header = QueryConsumerOffsetHeader.from_command(request)
-        offset = self._state.offsets.query(header.consumer_group, header.topic, header.queue_id)
+        shares, group = self._state.shares, header.consumer_group
+        part = shares.part(group, header.topic, connection, now_ms)
+        offset = shares.offset_of(part, group, header.topic, header.queue_id)
         if offset is not None and offset >= 0:
             return answer(request, ext={"offset": str(offset)})
         if header.set_zero_if_not_found is False:
@@ -108,12 +112,19 @@ class OffsetProcessor:
             # Go commits -1 for a queue it has read nothing from. Java stores it and then treats
             # it as "no offset"; keeping the offset that is there loses nothing.
             return answer(request)
-        if not state.offsets.may_commit(
-            group, header.topic, header.queue_id, header.commit_offset, connection.peer, now_ms
-        ):
+        key, consumer_offset = (header.topic, header.queue_id), ConsumerOffset(header.commit_offset)
+        part = state.shares.part(group, header.topic, connection, now_ms)
+        table, reader = state.shares.table_of(part, group)
+        if not table.may_commit(reader, *key, consumer_offset, connection.peer, now_ms):
             return answer(request, remark="Offset has been previously reset")
-        consumer_offset = ConsumerOffset(header.commit_offset)
-        state.offsets.commit(group, header.topic, header.queue_id, consumer_offset, now_ms)
+        online = state.consumers.get(group)
+        member = None if online is None else online.members.get(connection)
+        if member is not None:
+            self.acknowledgements.note(reader, *key, consumer_offset, member.client_id, now_ms)
+        if part is None:
+            state.shares.commit_all(group, *key, consumer_offset, now_ms)
+        else:
+            state.shares.commit(part, group, *key, consumer_offset, now_ms)
         return answer(request)
 
     def max_offset(self, request: RemotingCommand, _: ServerConnection, now_ms: int) -> bytes:

@@ -9,7 +9,7 @@ are.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -19,7 +19,9 @@ from cometmq.broker.pull.filters import FilterService, RecordFilter
 from cometmq.broker.pull.hold import HeldPull, PullHold
 from cometmq.broker.pull.pull_plans import PULL_BYTES_MAX, PlannedPull, PullFront
 from cometmq.codec.stored_message import PHYSICAL_OFFSET_POSITION
+from cometmq.core.filter.share_filter import filter_of_part
 from cometmq.core.filter.tag_filter import filter_codes, is_tag_type, parse_subscription
+from cometmq.core.group.filter_shares import SharePart
 from cometmq.errors import RemoteProtocolError, ResponseCode, StoreError
 from cometmq.model.flags import (
     PERM_READ,
@@ -28,7 +30,7 @@ from cometmq.model.flags import (
     PULL_SUBSCRIPTION,
     PULL_SUSPEND,
 )
-from cometmq.model.group import SubscriptionGroupConfig
+from cometmq.model.group import SUBSCRIBE_ALL, SubscriptionGroupConfig
 from cometmq.model.offsets import ConsumerOffset
 from cometmq.model.topic import TopicConfig
 from cometmq.net.env import physical_memory_bytes
@@ -67,6 +69,17 @@ _MEMORY_BYTES: Final = physical_memory_bytes()
 @lru_cache(maxsize=4096)
 def _parsed_codes(topic: str, expression: str | None) -> frozenset[int] | None:
     return filter_codes(parse_subscription(topic, expression))
+
+
+class PullDecision(NamedTuple):
+    """What the checks of a pull found: how it reads, if its sender gets the queue's messages."""
+
+    topic: TopicConfig
+    group: SubscriptionGroupConfig
+    part: SharePart | None
+    is_owner: bool
+    codes: frozenset[int] | None
+    filtered: RecordFilter | None
 
 
 class DecodedPull(HeldPull):
@@ -192,7 +205,7 @@ class PullProcessor:
             )
         if header.sys_flag & PULL_SUBSCRIPTION:
             return topic, group, *self._wanted_of_request(header)
-        return topic, group, *self._wanted_of_heartbeat(header, group)
+        return topic, group, *self._wanted_of_heartbeat(header, connection, group)
 
     def _wanted_of_request(
         self, header: PullMessageHeader
@@ -209,7 +222,10 @@ class PullProcessor:
         return codes, self._filters.of_retry(header.topic)
 
     def _wanted_of_heartbeat(
-        self, header: PullMessageHeader, group: SubscriptionGroupConfig
+        self,
+        header: PullMessageHeader,
+        connection: ServerConnection,
+        group: SubscriptionGroupConfig,
     ) -> tuple[frozenset[int] | None, RecordFilter | None]:
         online = self._state.consumers.get(header.consumer_group)
         if online is None:
@@ -229,7 +245,7 @@ class PullProcessor:
                 f"topic[{header.topic}]",
                 _FORBIDDEN_SUBSCRIPTION,
             )
-        subscription = online.subscriptions.get(header.topic)
+        subscription = online.subscription_of(connection, header.topic)
         if subscription is None:
             raise Refusal(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}"
@@ -242,6 +258,43 @@ class PullProcessor:
             return None, self._filters.of_group(header, subscription)
         # The heartbeat processor computed the codes from the tags.
         return subscription.code_set or None, self._filters.of_retry(header.topic)
+
+    def decide(
+        self, header: PullMessageHeader, connection: ServerConnection, now_ms: int
+    ) -> PullDecision:
+        """Check a pull, and find what its sender reads; changes nothing.
+
+        Raises:
+            Refusal: the answer's code and remark.
+        """
+        topic, group, codes, filtered = self.check(header, connection, now_ms)
+        part = self._part_of(header, connection, now_ms)
+        if part is None:
+            return PullDecision(topic, group, None, True, codes, filtered)
+        codes, filtered = filter_of_part(part, header.topic)
+        return PullDecision(topic, group, part, part.is_owner(header.queue_id), codes, filtered)
+
+    def read(
+        self, header: PullMessageHeader, decision: PullDecision, *, allow_cold: bool
+    ) -> GetResult | ColdRead:
+        """Read the messages that a pull gets.
+
+        Raises:
+            StoreError: the store cannot read them.
+        """
+        filtered, wanted_bytes = decision.filtered, header.max_msg_bytes
+        return self._state.store.get(
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            header.max_msg_nums,
+            PULL_BYTES_MAX if not wanted_bytes or wanted_bytes < 0 else wanted_bytes,
+            decision.codes,
+            None if filtered is None else filtered.matches,
+            None if filtered is None else filtered.hint,
+            () if filtered is None else filtered.needles,
+            allow_cold=allow_cold,
+        )
 
     # -- serving --------------------------------------------------------------------------
 
@@ -257,46 +310,17 @@ class PullProcessor:
     ) -> Frame:
         state = self._state
         try:
-            topic, group, codes, filtered = self.check(header, connection, now_ms)
+            decision = self.decide(header, connection, now_ms)
         except Refusal as refusal:
             return answer(request, refusal.code, refusal.remark, refusal.ext)
-        if may_park and header.sys_flag & PULL_COMMIT_OFFSET:
-            header.sys_flag &= ~PULL_COMMIT_OFFSET  # commit once, however often this pull runs
-            key = header.consumer_group, header.topic, header.queue_id
-            if state.offsets.may_commit(*key, header.commit_offset, connection.peer, now_ms):
-                state.offsets.commit(*key, ConsumerOffset(header.commit_offset), now_ms)
-        state.offsets.note_pull(
-            header.consumer_group,
-            header.topic,
-            header.queue_id,
-            header.queue_offset,
-            connection.peer,
-            now_ms,
+        is_settled, frame = self._settle_offset(
+            request, header, connection, decision, now_ms, may_park=may_park
         )
-        reset = state.offsets.deliver_reset(
-            header.consumer_group,
-            header.topic,
-            header.queue_id,
-            header.queue_offset,
-            connection.peer,
-        )
-        if reset is not None:
-            return self._reset_answer(request, header, topic, group, reset)
+        if is_settled:
+            return frame
         config = state.config
-        wanted_bytes = header.max_msg_bytes
         try:
-            result = state.store.get(
-                header.topic,
-                header.queue_id,
-                header.queue_offset,
-                header.max_msg_nums,
-                PULL_BYTES_MAX if not wanted_bytes or wanted_bytes < 0 else wanted_bytes,
-                codes,
-                None if filtered is None else filtered.matches,
-                None if filtered is None else filtered.hint,
-                () if filtered is None else filtered.needles,
-                allow_cold=allow_cold,
-            )
+            result = self.read(header, decision, allow_cold=allow_cold)
         except StoreError as error:
             return answer(request, ResponseCode.SYSTEM_ERROR, str(error))
         if isinstance(result, ColdRead):
@@ -317,7 +341,15 @@ class PullProcessor:
                 timeout_ms = config.short_polling_time_mills
             deadline_ms = now_ms + timeout_ms
             self.hold.add(
-                DecodedPull(request, header, connection, codes, now_ms, deadline_ms, filtered)
+                DecodedPull(
+                    request,
+                    header,
+                    connection,
+                    decision.codes,
+                    now_ms,
+                    deadline_ms,
+                    decision.filtered,
+                )
             )
             return None
         if code is ResponseCode.SUCCESS:
@@ -331,7 +363,42 @@ class PullProcessor:
             )
         else:
             state.stats.missed_pulls += 1
-        return self._answer(request, code, result, topic, group)
+        return self._answer(request, code, result, decision.topic, decision.group)
+
+    def _settle_offset(
+        self,
+        request: RemotingCommand,
+        header: PullMessageHeader,
+        connection: ServerConnection,
+        decision: PullDecision,
+        now_ms: int,
+        *,
+        may_park: bool,
+    ) -> tuple[bool, Frame]:
+        """Commit what the pull brings; return whether it reads nothing now, and its answer then."""
+        topic, group, part = decision.topic, decision.group, decision.part
+        shares = self._state.shares
+        offsets, reader = shares.table_of(part, header.consumer_group)
+        key = reader, header.topic, header.queue_id
+        if may_park and header.sys_flag & PULL_COMMIT_OFFSET:
+            header.sys_flag &= ~PULL_COMMIT_OFFSET  # commit once, however often this pull runs
+            if offsets.may_commit(*key, header.commit_offset, connection.peer, now_ms):
+                consumer_offset = ConsumerOffset(header.commit_offset)
+                shares.commit(part, header.consumer_group, *key[1:], consumer_offset, now_ms)
+        offsets.note_pull(*key, header.queue_offset, connection.peer, now_ms)
+        if part is not None and not decision.is_owner:
+            return True, self._wait_for_turn(
+                request, header, connection, topic, group, part, now_ms, may_park=may_park
+            )
+        reset = offsets.deliver_reset(*key, header.queue_offset, connection.peer)
+        if reset is not None:
+            return True, self._reset_answer(request, header, topic, group, reset)
+        handled = None if part is None else self._skip_handled(part, header, now_ms)
+        if handled is not None:
+            return True, self._bare_answer(
+                request, header, topic, group, ResponseCode.PULL_RETRY_IMMEDIATELY, handled
+            )
+        return False, None
 
     def _answer(
         self,
@@ -382,6 +449,96 @@ class PullProcessor:
         if config.is_slave:
             return 0 if state.follows_master() else config.broker_id
         return group.broker_id
+
+    # -- groups whose members differ ---------------------------------------------------------
+
+    def _part_of(
+        self, header: PullMessageHeader, connection: ServerConnection, now_ms: int
+    ) -> SharePart | None:
+        """Return what the member reads, if its group does not read as one.
+
+        A pull with another filter than the member's subscription is no business of its group.
+        """
+        group = header.consumer_group
+        if not self._state.shares.is_split(group):
+            return None
+        part = self._state.shares.part(group, header.topic, connection, now_ms)
+        if part is None or not header.sys_flag & PULL_SUBSCRIPTION:
+            return part
+        online = self._state.consumers.get(group)
+        own = None if online is None else online.subscription_of(connection, header.topic)
+        asked = header.subscription or SUBSCRIBE_ALL
+        return part if own is not None and own.sub_string == asked else None
+
+    def _wait_for_turn(
+        self,
+        request: RemotingCommand,
+        header: PullMessageHeader,
+        connection: ServerConnection,
+        topic: TopicConfig,
+        group: SubscriptionGroupConfig,
+        part: SharePart,
+        now_ms: int,
+        *,
+        may_park: bool,
+    ) -> Frame:
+        """Let a pull wait whose queue other members with the same filter read."""
+        if (
+            may_park
+            and header.sys_flag & PULL_SUSPEND
+            and not request.flag & FLAG_ONEWAY
+            and not self.hold.is_full(connection)
+        ):
+            deadline_ms = now_ms + max(0, header.suspend_timeout_ms)
+            nothing: frozenset[int] = frozenset()
+            self.hold.add(
+                DecodedPull(request, header, connection, nothing, now_ms, deadline_ms, None)
+            )
+            return None
+        handled = self._state.shares.offset_of(
+            part, header.consumer_group, header.topic, header.queue_id
+        )
+        following = max(header.queue_offset, handled or 0)
+        return self._bare_answer(
+            request, header, topic, group, ResponseCode.PULL_NOT_FOUND, following
+        )
+
+    def _skip_handled(
+        self, part: SharePart, header: PullMessageHeader, now_ms: int
+    ) -> ConsumerOffset | None:
+        """Return where a pull goes on that would read again what members before it handled."""
+        shares, key = self._state.shares, (header.topic, header.queue_id)
+        handled = shares.offset_of(part, header.consumer_group, *key)
+        if handled is None:
+            # Others that come and go count on knowing where this share began.
+            consumer_offset = ConsumerOffset(max(0, header.queue_offset))
+            shares.commit(part, header.consumer_group, *key, consumer_offset, now_ms)
+            return None
+        is_new_owner = shares.takes_over(part, *key)
+        return handled if is_new_owner and header.queue_offset < handled else None
+
+    def _bare_answer(
+        self,
+        request: RemotingCommand,
+        header: PullMessageHeader,
+        topic: TopicConfig,
+        group: SubscriptionGroupConfig,
+        code: ResponseCode,
+        following: int,
+    ) -> Frame:
+        """Answer without messages; the consumer goes on at `following`."""
+        store = self._state.store
+        return encode_pull_response(
+            request.opaque,
+            request.serialize_type,
+            code,
+            code.name,
+            following,
+            store.min_queue_offset(header.topic, header.queue_id),
+            store.max_queue_offset(header.topic, header.queue_id),
+            topic_sys_flag=topic.topic_sys_flag,
+            group_sys_flag=group.group_sys_flag,
+        )
 
     def _reset_answer(
         self,

@@ -84,7 +84,7 @@ class _PullPlans:
         self._check = check
         self._plans: dict[bytes, _PullPlan | None] = {}
         self._config: BrokerConfig | None = None
-        self._revisions = (-1, -1, -1)
+        self._revisions = (-1, -1, -1, -1)
 
     def find(
         self, key: bytes, frame: bytes, connection: ServerConnection, now_ms: int
@@ -96,7 +96,12 @@ class _PullPlans:
             frame: the pull.
         """
         state = self._state
-        revisions = state.topics.revision, state.groups.revision, state.consumers.revision
+        revisions = (
+            state.topics.revision,
+            state.groups.revision,
+            state.consumers.revision,
+            state.shares.split_revision,
+        )
         if (
             revisions != self._revisions
             or state.config is not self._config
@@ -117,6 +122,9 @@ class _PullPlans:
             return None
         try:
             header = PullMessageHeader.from_command(decode_frame(frame))
+            if self._state.shares.is_split(header.consumer_group):
+                # Members read as one in their own ways, and a plan does not tell them apart.
+                return None
             topic, group, codes, filtered = self._check(header, connection, now_ms)
         except (CometError, Refusal):
             # The processor says why.

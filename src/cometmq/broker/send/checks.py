@@ -164,6 +164,8 @@ class SendChecks:
         queue_id = header.queue_id
         if queue_id < 0:
             queue_id = self._state.random_queue(config.write_queue_count)
+        if config.attributes.get("message.type") == "PRIORITY":
+            queue_id = _lane(properties.get(prop.PRIORITY, ""), config, queue_id)
         target = Destination(header.topic, queue_id, properties)
         if header.topic.startswith(RETRY_PREFIX) and self._bury(request, header, target, now_ms):
             return target
@@ -206,3 +208,10 @@ class SendChecks:
         is_compaction = config.attributes.get("cleanup.policy") == "COMPACTION"
         if is_compaction and not properties.get(prop.KEYS, "").strip():
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "Required message key is missing")
+
+
+def _lane(priority: str, config: TopicConfig, queue_id: int) -> int:
+    """Return the queue of a priority, the highest one for all above it; else the given queue."""
+    if not (priority.isascii() and priority.isdigit()) or len(priority) > 9:
+        return queue_id
+    return min(int(priority), max(0, config.write_queue_count - 1))

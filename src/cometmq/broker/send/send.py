@@ -388,6 +388,7 @@ class SendProcessor:
             and not topic.startswith(RETRY_PREFIX)
             and config.topic_filter_type == "SINGLE_TAG"
             and config.attributes.get("cleanup.policy") != "COMPACTION"
+            and config.attributes.get("message.type") != "PRIORITY"  # a check finds the queue
         ):
             self._passed.queue_counts[topic] = max(
                 config.write_queue_count, config.read_queue_count

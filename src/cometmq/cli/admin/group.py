@@ -1,5 +1,6 @@
 """`cometmq group`: list, members, offsets, reset, delete; `group_policy` has show and set."""
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from cometmq.client import Admin
     from cometmq.client.admin.group_reset import QueueReset
+    from cometmq.client.admin.lag_causes import LagCause
 
 __all__ = ["group"]
 
@@ -164,6 +166,66 @@ def offsets(
     print_listing(
         run(collect()), as_json=as_json, empty=f"group {name} has not committed any offset yet"
     )
+
+
+@group.command("lag", short_help="How far a group is behind, and why.")
+@click.argument("name", type=CLUSTER_NAME)
+@name_server_option
+@namespace_option
+@click.option(
+    "--topic", "topics", type=CLUSTER_NAME, multiple=True, help="Only this topic; may be repeated."
+)
+@click.option("--explain", "explains", is_flag=True, help="Say why messages wait, and what to do.")
+@timeout_option
+@json_option
+@click.pass_context
+def lag(
+    ctx: click.Context,
+    name: str,
+    name_server: str,
+    topics: tuple[str, ...],
+    explains: bool,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Show how many messages wait for group NAME in each topic.
+
+    With --explain: why they wait, the evidence, and the remedy. Members of any language are asked
+    for their queues and stacks, and a few of the waiting messages are read; nothing is changed.
+    """
+    set_up_logging(ctx)
+    from cometmq.cli.terminal.output import print_listing
+    from cometmq.net.loop import run
+
+    async def explain() -> "list[LagCause]":
+        async with admin_client(name_server, timeout_s) as admin:
+            await require_group(admin, name)
+            return (await admin.explain_lag(name, topics or None))[1]
+
+    async def collect() -> list[dict[str, object]]:
+        space = namespace()
+        table: dict[str, list[int]] = {}
+        async with admin_client(name_server, timeout_s) as admin:
+            await require_group(admin, name)
+            for queue, reached in (await admin.group_offsets(name, topics or None)).items():
+                table.setdefault(space.unwrap(queue.topic), []).append(reached.lag)
+        return [
+            {"topic": topic, "queues": len(lags), "lag": sum(lags), "largest": max(lags)}
+            for topic, lags in sorted(table.items())
+        ]
+
+    if not explains:
+        print_listing(run(collect()), as_json=as_json, empty=f"group {name} has no offsets yet")
+        return
+    causes = run(explain())
+    if as_json or not causes:
+        rows = [asdict(cause) for cause in causes]
+        print_listing(rows, as_json=as_json, empty=f"nothing waits for group {name}")
+        return
+    for number, cause in enumerate(causes, 1):
+        click.echo(f"{number}. {cause.kind}: {cause.evidence}\n   do: {cause.remedy}")
+        for line in cause.stack.splitlines():
+            click.echo(f"   | {line}")
 
 
 def _time_ms(ctx: click.Context, parameter: click.Parameter, value: str | None) -> int | None:

@@ -75,6 +75,7 @@ def list_topics(
 @click.option("--cluster", type=NAME, help="Only on the masters of this cluster.")
 @click.option("--broker", "broker_name", type=NAME, help="Only on this broker.")
 @click.option("--order", is_flag=True, help="Mark the topic as ordered.")
+@click.option("--priority", is_flag=True, help="Put a message into the queue of its priority.")
 @timeout_option
 @click.pass_context
 def create(
@@ -85,6 +86,7 @@ def create(
     cluster: str | None,
     broker_name: str | None,
     order: bool,
+    priority: bool,
     timeout_s: float,
 ) -> None:
     """Create topic NAME with so many queues on every master.
@@ -98,12 +100,19 @@ def create(
 
     async def make() -> tuple[bool, int]:
         async with admin_client(name_server, timeout_s) as admin:
-            wanted = TopicConfig(name, queues, queues, order=order)
+            attributes = {"message.type": "PRIORITY"} if priority else {}
+            wanted = TopicConfig(name, queues, queues, order=order, attributes=attributes)
             present = await admin.topic_at_masters(name, cluster=cluster, broker_name=broker_name)
             _refuse_change(wanted, present)
             missing = [broker for broker, config in present.items() if config is None]
             for broker in missing:
-                await admin.create_topic(name, queue_count=queues, order=order, broker_name=broker)
+                await admin.create_topic(
+                    name,
+                    queue_count=queues,
+                    order=order,
+                    attributes="+message.type=PRIORITY" if priority else None,
+                    broker_name=broker,
+                )
             return bool(missing), len((await admin.topic_route(name)).queue_datas)
 
     is_new, count = run(make())
@@ -124,6 +133,11 @@ def _refuse_change(wanted: "TopicConfig", present: "Mapping[str, TopicConfig | N
                 f"topic {config.topic} exists on {broker_name} with {counts[1]} queues to write "
                 f"and {counts[0]} to read, and nothing was changed; to change them: cometmq topic "
                 f"{verb} {config.topic} --queues {wanted.write_queue_count}"
+            )
+        if wanted.attributes.items() - config.attributes.items():
+            raise click.ClickException(
+                f"topic {config.topic} exists on {broker_name} and is no priority topic, and"
+                " nothing was changed: mqadmin updateTopic -a +message.type=PRIORITY changes it"
             )
         if config.order != wanted.order:
             raise click.ClickException(

@@ -11,9 +11,11 @@ from typing import Final
 
 from cometmq.client.admin.access import AccessCalls
 from cometmq.client.admin.checkup import CheckupCalls
+from cometmq.client.admin.lag_explained import LagCalls
 from cometmq.client.admin.online_clients import OnlineCalls
 from cometmq.client.admin.open_transactions import OpenTransaction, open_transactions_of
 from cometmq.client.admin.replicas import Replica, has_whole_log, replicas_of
+from cometmq.client.admin.whereabouts import WhyCalls
 from cometmq.client.base.arguments import check_count, checked_topic, name_list
 from cometmq.client.base.calls import BrokerCalls
 from cometmq.client.base.reading import QueueReader
@@ -119,7 +121,7 @@ class QueueProgress:
         return max(0, self.broker_offset - (self.consumer_offset or 0))
 
 
-class AdminCalls(GrowthCalls, OnlineCalls, CheckupCalls, AccessCalls):
+class AdminCalls(GrowthCalls, OnlineCalls, CheckupCalls, AccessCalls, LagCalls, WhyCalls):
     """Administration of the cluster that a list of name servers knows."""
 
     def __init__(self, io: Io, routes: RouteBook, timeout_ms: int) -> None:

@@ -85,6 +85,8 @@ class Admin:
     policies = in_caller(AdminCalls.policies)
     answer_times = in_caller(AdminCalls.answer_times)
     check_up = in_caller(AdminCalls.check_up)
+    explain_lag = in_caller(AdminCalls.explain_lag)
+    why = in_caller(AdminCalls.why)
     runtime_info_at = in_caller(AdminCalls.runtime_info_at)
     broker_config = in_caller(AdminCalls.broker_config)
     change_broker_config = in_caller(AdminCalls.change_broker_config)

@@ -33,6 +33,7 @@ from cometmq.errors import (
     CometError,
     ConfigError,
     ResponseCode,
+    SubscriptionConflict,
     TlsFailed,
     remote_error,
 )
@@ -44,6 +45,7 @@ from cometmq.wire.body.client import ConsumerData, HeartbeatData
 from cometmq.wire.command.codes import RequestCode, version_of
 from cometmq.wire.command.command import RemotingCommand
 from cometmq.wire.extensions.bulk_pull import features_of
+from cometmq.wire.extensions.subscriptions import DIFFERENCES_FIELD, decode_differences
 
 __all__ = [
     "ClientInstance",
@@ -66,6 +68,10 @@ class Member(Protocol):
 
     def consumer_data(self) -> ConsumerData | None:
         """The consumer's part of the heartbeat; None for a producer."""
+        ...
+
+    def note_difference(self, address: str, difference: str | None) -> None:
+        """Take what a broker says about members of the group that want other messages."""
         ...
 
     def topics(self) -> set[str]:
@@ -118,6 +124,9 @@ class Bystander:
     def consumer_data(self) -> ConsumerData | None:
         """None: it consumes nothing."""
         return None
+
+    def note_difference(self, address: str, difference: str | None) -> None:
+        """Do nothing."""
 
     def topics(self) -> set[str]:
         """None: its routes may grow old."""
@@ -341,11 +350,16 @@ class SharedInstance(_Tasks):
         answer = done.result()
         self._features[address] = features_of(answer.ext_fields)
         self._versions[address] = answer.version
+        differences = decode_differences(answer.ext_fields.get(DIFFERENCES_FIELD))
+        for client in self.clients:
+            data = client.member.consumer_data()
+            if data is not None:
+                client.member.note_difference(address, differences.get(data.group_name))
         if answer.code == 0:
             self.io.outages.ended(f"heartbeat to {address}")
             return
         refusal = remote_error(answer.code, answer.remark)
-        if isinstance(refusal, AccessDenied):
+        if isinstance(refusal, (AccessDenied, SubscriptionConflict)):
             self._denial = refusal
         self.io.outages.failed(
             f"heartbeat to {address}", f"refused with code {answer.code} {answer.remark}"
@@ -356,6 +370,7 @@ class SharedInstance(_Tasks):
 
         Raises:
             AccessDenied: a broker refuses our keys.
+            SubscriptionConflict: the group is strict, and its members want other messages.
             TlsFailed: a broker's certificate is not trusted, or it does not speak TLS.
         """
         self._denial = None

@@ -100,6 +100,9 @@ class PushConsumer(PausableConsumer):
             and a message that fails is tried again before the next one. ``"group"``: the same
             for each message group (`Message.message_group`), so the groups of a queue run in
             parallel. Both need the queue's lock at the broker.
+        low_priority_share: messages of higher queues are handled before those of lower ones, as
+            priority topics have them, except for this part of the handlers' starts (0.1: one in
+            ten). Needs an ``async def`` handler and no order. None: in the order they come.
         suspend_ms: how long a queue (or group) waits after a failure.
         park_after: how many failed tries park a message of a consumer with an order. The message
             and the later ones of its message group then wait in the topic ``%PARK%group`` while
@@ -135,6 +138,7 @@ class PushConsumer(PausableConsumer):
         message_model: MessageModel = MessageModel.CLUSTERING,
         max_reconsume_times: int | None = None,
         order: Literal["none", "queue", "group"] = "none",
+        low_priority_share: float | None = None,
         suspend_ms: int = SUSPEND_MS,
         park_after: int | None = None,
         on_parked: OnParked | None = None,
@@ -163,6 +167,8 @@ class PushConsumer(PausableConsumer):
         check_count("pull_count_max", pull_count_max)
         if order not in ORDERS:
             raise ConfigError(f"order is {order!r}; give one of {', '.join(ORDERS)}")
+        if low_priority_share is not None:
+            _check_share(low_priority_share, order)
         if flow_limits is not None:
             _check_limits(flow_limits)
         _check_listeners(on_parked=on_parked, on_stopped=on_stopped)
@@ -190,6 +196,7 @@ class PushConsumer(PausableConsumer):
         self._handler = handler
         self._handlers: dict[str, Handler] = {}
         self._concurrency = concurrency
+        self._low_share = low_priority_share
         self._batch_count_max = batch_count_max
         self._policy: OrderPolicy | None = None
         _check_names(self._options, park_after)
@@ -445,6 +452,7 @@ class PushConsumer(PausableConsumer):
                 handler,
                 self._ordering or self,
                 concurrency=self._concurrency,
+                low_share=self._low_share,
                 batch_size=self._list_count(handler),
                 spawn=self._ready().instance.spawn,
             )
@@ -645,6 +653,16 @@ def _check_listeners(**listeners: object) -> None:
     for name, listener in listeners.items():
         if listener is not None:
             check_callable(name, listener)
+
+
+def _check_share(share: object, order: str) -> None:
+    if not isinstance(share, (int, float)) or isinstance(share, bool) or not 0 < share <= 1:
+        raise ConfigError(
+            f"low_priority_share is {share!r:.100}; give the part of handlers' starts for lower"
+            " priorities, above 0 and at most 1"
+        )
+    if order != ORDER_NONE:
+        raise ConfigError("low_priority_share changes the order, so it needs order='none'")
 
 
 def _check_parking(order: str, message_model: MessageModel, park_after: int) -> None:

@@ -64,6 +64,11 @@ class PushConsumer:
         """This consumer's id at the brokers, once started."""
         return self._inner.client_id
 
+    @property
+    def subscription_difference(self) -> str | None:
+        """What members of this group want differently; None while all want the same."""
+        return self._inner.subscription_difference
+
     def update_name_servers(self, name_server: str | Sequence[str]) -> None:
         """Use other name servers from now on: the next request goes to one of them.
 
@@ -171,6 +176,11 @@ class PullConsumer:
     def client_id(self) -> str | None:
         """This consumer's id at the brokers, once started."""
         return self._inner.client_id
+
+    @property
+    def subscription_difference(self) -> str | None:
+        """What members of this group want differently; None while all want the same."""
+        return self._inner.subscription_difference
 
     def update_name_servers(self, name_server: str | Sequence[str]) -> None:
         """Use other name servers from now on: the next request goes to one of them.

@@ -24,6 +24,7 @@ from cometmq.client.handling.handlers import (
     outcomes_of,
     result_of_error,
 )
+from cometmq.client.handling.lanes import Lanes
 from cometmq.client.message.message import ReceivedMessage
 
 __all__ = ["CoroutineDispatcher"]
@@ -47,11 +48,12 @@ class CoroutineDispatcher:
         concurrency: int,
         batch_size: int | None,
         spawn: Callable[[Any, str], None],
+        lanes: Lanes | None = None,
     ) -> None:
         self._handler = handler
         self._report = report
         self._batch_size = batch_size
-        self._ready: deque[tuple[Any, Any]] = deque()
+        self._ready: deque[tuple[Any, Any]] | Lanes = deque() if lanes is None else lanes
         self._loop = asyncio.get_running_loop()
         self._idle: list[asyncio.Future[None]] = []
         self._wake_sent = False

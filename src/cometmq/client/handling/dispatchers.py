@@ -9,8 +9,10 @@ from typing import Any, Protocol
 
 from cometmq.client.handling.coroutine_dispatcher import CoroutineDispatcher
 from cometmq.client.handling.handlers import Outcome, OutcomeReport
+from cometmq.client.handling.lanes import Lanes
 from cometmq.client.handling.thread_dispatcher import ThreadDispatcher
 from cometmq.client.message.message import ReceivedMessage
+from cometmq.errors import ConfigError
 
 __all__ = ["Dispatcher", "make_dispatcher"]
 
@@ -63,9 +65,23 @@ def make_dispatcher(
     concurrency: int,
     batch_size: int | None,
     spawn: Callable[[Any, str], None],
+    low_share: float | None = None,
 ) -> Dispatcher:
-    """The dispatcher for a coroutine function or a plain one."""
+    """The dispatcher for a coroutine function or a plain one.
+
+    Args:
+        low_share: see `Lanes`; None for no lanes.
+
+    Raises:
+        ConfigError: lanes are asked for a plain function.
+    """
     call = getattr(handler, "__call__", handler)  # noqa: B004 - the method, to examine its kind
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call):
-        return CoroutineDispatcher(handler, report, concurrency, batch_size, spawn)
+        lanes = None if low_share is None else Lanes(low_share)
+        return CoroutineDispatcher(handler, report, concurrency, batch_size, spawn, lanes)
+    if low_share is not None:
+        raise ConfigError(
+            "low_priority_share needs an async def handler: threads take messages in the order in"
+            " which they come"
+        )
     return ThreadDispatcher(handler, report, concurrency, batch_size)

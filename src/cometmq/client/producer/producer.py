@@ -594,6 +594,9 @@ class Producer:
         """None: a producer consumes nothing."""
         return None
 
+    def note_difference(self, address: str, difference: str | None) -> None:
+        """Do nothing: a producer has no subscription."""
+
     def topics(self) -> set[str]:
         """Topics sent to so far."""
         return set(self.core.topics)

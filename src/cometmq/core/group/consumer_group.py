@@ -3,9 +3,11 @@
 The tables apply heartbeats, leaves and lost connections, and say which groups must rebalance.  They
 send nothing; a member's key is any hashable value, such as its connection.
 
-All members of a consumer group share one table of subscriptions (ConsumerGroupInfo of RocketMQ
-5.4).  A heartbeat adds new topics, replaces those with a higher `sub_version`, and drops those that
-a full heartbeat no longer lists.  A group exists while it has members.
+Each member has its own subscriptions, as its last full heartbeat listed them.  `filter_shares`
+decides how members read together whose subscriptions differ.  RocketMQ (ConsumerGroupInfo of 5.4)
+keeps one table for all members, in which the last heartbeat wins; `ConsumerGroup.subscriptions` is
+that table for those who ask about the whole group: all topics, each with the newest version.  A
+group exists while it has members.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class GroupMember:
 
 @dataclass(slots=True)
 class ConsumerGroup(Generic[K]):
-    """The online members of a consumer group; `fingerprint` is the last V2 heartbeat's."""
+    """The online members of a consumer group."""
 
     name: str
     consume_type: ConsumeType
@@ -41,7 +43,10 @@ class ConsumerGroup(Generic[K]):
     consume_from_where: ConsumeFromWhere
     members: dict[K, GroupMember] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
-    fingerprint: int = 0
+    wishes: dict[K, dict[str, SubscriptionData]] = field(default_factory=dict)
+    """The subscriptions of each member that has sent them."""
+    fingerprints: dict[K, int] = field(default_factory=dict)
+    """That of each member's last V2 heartbeat."""
 
     @property
     def is_broadcast(self) -> bool:
@@ -59,14 +64,25 @@ class ConsumerGroup(Generic[K]):
                 return key
         return None
 
+    def wishes_by_client(self) -> dict[str, Mapping[str, SubscriptionData]]:
+        """Return the subscriptions of each member that subscribes to something."""
+        return {
+            self.members[key].client_id: wishes for key, wishes in self.wishes.items() if wishes
+        }
+
+    def subscription_of(self, key: K, topic: str) -> SubscriptionData | None:
+        """Return a member's own subscription; for anybody else the group's."""
+        own = self.wishes.get(key)
+        return (self.subscriptions if own is None else own).get(topic)
+
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatOutcome:
     """What a consumer heartbeat changed.
 
     `is_changed`: members or topics changed, so the group must rebalance.
-    `needs_subscription`: the heartbeat has no subscriptions, and none are stored.
-    `is_fingerprint_new`: the group's last V2 heartbeat had another fingerprint.
+    `needs_subscription`: the heartbeat has no subscriptions, and the member sent none before.
+    `is_fingerprint_new`: the member's last V2 heartbeat had another fingerprint.
     """
 
     is_changed: bool
@@ -75,7 +91,7 @@ class HeartbeatOutcome:
 
 
 class ConsumerGroups(Generic[K]):
-    """Every consumer group with a member, and the groups that ever shared a topic's messages.
+    """Every consumer group with a member.
 
     Every change of a group, of its settings or of its subscriptions moves `revision`.
     """
@@ -84,7 +100,6 @@ class ConsumerGroups(Generic[K]):
         self.revision = 0
         self._groups: dict[str, ConsumerGroup[K]] = {}
         self._joined: dict[K, dict[str, None]] = {}
-        self._seen: dict[str, dict[str, None]] = {}
 
     def get(self, group: str) -> ConsumerGroup[K] | None:
         """Return the group, or None when it has no member."""
@@ -97,19 +112,6 @@ class ConsumerGroups(Generic[K]):
     def subscribers_of(self, topic: str) -> list[str]:
         """Return the online groups that subscribe to the topic."""
         return [name for name, group in self._groups.items() if topic in group.subscriptions]
-
-    def seen_on(self, topic: str) -> list[str]:
-        """Return the groups whose members share the topic's messages, now or earlier."""
-        return list(self._seen.get(topic, ()))
-
-    def forget(self, group: str) -> None:
-        """Forget a deleted group in `seen_on`."""
-        for groups in self._seen.values():
-            groups.pop(group, None)
-
-    def forget_topic(self, topic: str) -> None:
-        """Forget the groups of a deleted topic in `seen_on`."""
-        self._seen.pop(topic, None)
 
     def heartbeat(
         self,
@@ -124,7 +126,6 @@ class ConsumerGroups(Generic[K]):
     ) -> HeartbeatOutcome:
         """Apply one group of a heartbeat; `subscriptions` None keeps the stored ones."""
         entry = self._groups.get(group)
-        is_new_group = entry is None
         if entry is None:
             entry = ConsumerGroup(group, consume_type, message_model, consume_from_where)
             self._groups[group] = entry
@@ -133,17 +134,18 @@ class ConsumerGroups(Generic[K]):
         entry.consume_type = consume_type
         entry.message_model = message_model
         entry.consume_from_where = consume_from_where
-        is_fingerprint_new = not is_new_group and entry.fingerprint != fingerprint
-        entry.fingerprint = fingerprint
+        is_fingerprint_new = entry.fingerprints.get(key, fingerprint) != fingerprint
+        entry.fingerprints[key] = fingerprint
         joined = self._join(entry, key, member)
         if subscriptions is None:
-            return HeartbeatOutcome(joined, not entry.subscriptions, is_fingerprint_new)
-        present = dict(entry.subscriptions)
-        topics_changed = _replace_subscriptions(entry.subscriptions, subscriptions)
-        self.revision += entry.subscriptions != present
-        if (joined or topics_changed) and not entry.is_broadcast:
-            for topic in entry.subscriptions:
-                self._seen.setdefault(topic, {})[group] = None
+            return HeartbeatOutcome(joined, key not in entry.wishes, is_fingerprint_new)
+        wishes = {item.topic: item for item in subscriptions}
+        topics_changed = False
+        if entry.wishes.get(key) != wishes:
+            topics_changed = set(entry.wishes.get(key, ())) != set(wishes)
+            entry.wishes[key] = wishes
+            self._collect(entry)
+            self.revision += 1
         return HeartbeatOutcome(joined or topics_changed, False, is_fingerprint_new)
 
     def _join(self, group: ConsumerGroup[K], key: K, member: GroupMember) -> bool:
@@ -152,12 +154,26 @@ class ConsumerGroups(Generic[K]):
         group.members[key] = member
         return present is None or present.client_id != member.client_id
 
+    def _collect(self, entry: ConsumerGroup[K]) -> None:
+        """Make the group's subscriptions from those of its members."""
+        table: dict[str, SubscriptionData] = {}
+        for wishes in entry.wishes.values():
+            for topic, item in wishes.items():
+                stored = table.get(topic)
+                if stored is None or item.sub_version > stored.sub_version:
+                    table[topic] = item
+        entry.subscriptions = table
+
     def leave(self, key: K, group: str) -> bool:
         """Remove a member; True when it was one, so the others must rebalance."""
         self._joined.get(key, {}).pop(group, None)
         entry = self._groups.get(group)
         if entry is None or entry.members.pop(key, None) is None:
             return False
+        entry.fingerprints.pop(key, None)
+        if entry.wishes.pop(key, None):
+            self._collect(entry)
+            self.revision += 1
         if not entry.members:
             del self._groups[group]
             self.revision += 1
@@ -178,26 +194,6 @@ class ConsumerGroups(Generic[K]):
                 if now_ms - member.last_update_ms > timeout_ms:
                     keys[key] = None
         return list(keys)
-
-
-def _replace_subscriptions(
-    table: dict[str, SubscriptionData], subscriptions: Iterable[SubscriptionData]
-) -> bool:
-    """Apply a full list of subscriptions; True when the set of topics changed."""
-    changed = False
-    listed = set()
-    for subscription in subscriptions:
-        listed.add(subscription.topic)
-        stored = table.get(subscription.topic)
-        if stored is None:
-            changed = True
-        elif subscription.sub_version <= stored.sub_version:
-            continue
-        table[subscription.topic] = subscription
-    for topic in [topic for topic in table if topic not in listed]:
-        del table[topic]
-        changed = True
-    return changed
 
 
 class ProducerGroups(Generic[K]):

@@ -212,6 +212,23 @@ class ConsumerOffsetTable:
         pending.delivered_to = peer
         return pending.consumer_offset
 
+    def pending_resets(self) -> dict[str, list[int]]:
+        """Return the queues with a reset that the group may not know yet, by ``topic@group``."""
+        return {key: list(resets) for key, resets in self._resets.items()}
+
+    def restore_resets(self, pending: Mapping[str, Iterable[int]]) -> None:
+        """Take the resets of a broker's life before, whose offsets the table has."""
+        for key, queue_ids in pending.items():
+            present = self._table.get(key, {})
+            self._resets[key] = {q: _Reset(present[q]) for q in queue_ids if q in present}
+
+    def take_resets(self, group: str, topic: str) -> dict[int, ConsumerOffset]:
+        """Return the pending resets of a group in a topic, and end them."""
+        if not self._resets:
+            return {}
+        resets = self._resets.pop(topic + _SEPARATOR + group, {})
+        return {queue_id: pending.consumer_offset for queue_id, pending in resets.items()}
+
     def topics_of(self, group: str) -> list[str]:
         """List the topics in which the group has offsets."""
         suffix = _SEPARATOR + group
@@ -237,6 +254,11 @@ class ConsumerOffsetTable:
     def remove_topic(self, topic: str) -> None:
         """Remove every group's offsets in a deleted topic."""
         self._remove(lambda key: key.startswith(topic + _SEPARATOR))
+
+    def remove(self, group: str, topic: str) -> None:
+        """Remove a group's offsets in one topic."""
+        key = topic + _SEPARATOR + group
+        self._remove(lambda stored: stored == key)
 
     def remove_group(self, group: str) -> None:
         """Remove a deleted group's offsets."""

@@ -101,7 +101,8 @@ GROUP_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
         maximum=100,
         default="100",
         missing="pop consumption, which it steers, is not part of this version",
-    )
+    ),
+    "subscription.strict": Attribute(choices=("true", "false")),
 }
 
 

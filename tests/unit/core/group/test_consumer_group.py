@@ -51,19 +51,29 @@ def test_join_and_repeat() -> None:
     assert groups.subscribers_of("t") == ["g"]
 
 
-def test_subscription_is_replaced_only_by_a_newer_version() -> None:
-    """The last writer wins by subVersion; adding or dropping a topic is a change."""
+def test_each_member_has_its_own_subscriptions() -> None:
+    """Its last full heartbeat counts; the group shows all topics, each with the newest version."""
     groups: ConsumerGroups[str] = ConsumerGroups()
     beat(groups, "a", [SubscriptionData("t", "A", sub_version=5)])
-    assert not beat(groups, "a", [SubscriptionData("t", "B", sub_version=5)]).is_changed
+    beat(groups, "b", [SubscriptionData("t", "B", sub_version=6), SubscriptionData("u")])
     group = groups.get("g")
     assert group is not None
-    assert group.subscriptions["t"].sub_string == "A"
-    assert not beat(groups, "a", [SubscriptionData("t", "B", sub_version=6)]).is_changed
     assert group.subscriptions["t"].sub_string == "B"
-    assert beat(groups, "a", [SubscriptionData("t", "B", sub_version=6), SubscriptionData("u")])
+    assert set(group.subscriptions) == {"t", "u"}
+    for key, text in (("a", "A"), ("b", "B"), ("stranger", "B")):
+        subscription = group.subscription_of(key, "t")
+        assert subscription is not None
+        assert subscription.sub_string == text
+    assert group.subscription_of("a", "u") is None
+    revision = groups.revision
+    assert not beat(groups, "a", [SubscriptionData("t", "A", sub_version=5)]).is_changed
+    assert groups.revision == revision
+    assert not beat(groups, "a", [SubscriptionData("t", "C", sub_version=7)]).is_changed
+    assert group.subscriptions["t"].sub_string == "C"
     assert beat(groups, "a", [SubscriptionData("u")]).is_changed
+    groups.leave("b", "g")
     assert set(group.subscriptions) == {"u"}
+    assert groups.revision > revision
 
 
 def test_heartbeat_without_subscription_keeps_the_stored_one() -> None:
@@ -119,23 +129,6 @@ def test_producers_are_found_by_client_until_their_last_group() -> None:
     producers.leave("a", "p2")
     assert producers.find_client("id-a") is None
     assert dict(producers.all()) == {}
-
-
-def test_groups_that_were_there_are_remembered_until_they_are_deleted() -> None:
-    """Also when all their members died; not those whose members get all messages."""
-    groups: ConsumerGroups[str] = ConsumerGroups()
-    beat(groups, "a", [SubscriptionData("t"), SubscriptionData("u")])
-    beat(groups, "b", [SubscriptionData("t")], group="all", model=MessageModel.BROADCASTING)
-    beat(groups, "c", [SubscriptionData("t")], group="other")
-    for key in "abc":
-        groups.leave_all(key)
-    assert groups.subscribers_of("t") == []
-    assert groups.seen_on("t") == ["g", "other"]
-    groups.forget("g")
-    assert groups.seen_on("t") == ["other"]
-    assert groups.seen_on("u") == []
-    groups.forget_topic("t")
-    assert groups.seen_on("t") == []
 
 
 def test_a_producer_group_stays_while_it_has_a_member() -> None:

@@ -8,7 +8,9 @@ not wait for a timeout.
 Source: ``ClientRemotingProcessor`` of RocketMQ 5.4.0.
 """
 
+import asyncio
 import sys
+import threading
 import traceback
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
@@ -28,6 +30,7 @@ from cometmq.wire.body.client import (
 )
 from cometmq.wire.command.codes import VERSION, RequestCode
 from cometmq.wire.command.command import RemotingCommand, encode_command
+from cometmq.wire.extensions.subscriptions import DIFFERENCE_FIELD
 from cometmq.wire.header.headers import (
     ConsumeDirectlyHeader,
     ConsumerGroupHeader,
@@ -70,6 +73,14 @@ class BrokerFacing(Protocol):
     @property
     def namespace(self) -> Namespace:
         """Translates the names in bodies."""
+        ...
+
+    def note_difference(self, address: str, difference: str | None) -> None:
+        """Take what a broker says about members that want other messages."""
+        ...
+
+    def is_paused(self, queue: MessageQueue) -> bool:
+        """Whether the program has paused a queue."""
         ...
 
     def rebalance_soon(self) -> None:
@@ -116,6 +127,9 @@ def serve_broker(
     code = command.code
     if code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
         if ConsumerGroupHeader.from_command(command).consumer_group == consumer.group:
+            difference = command.ext_fields.get(DIFFERENCE_FIELD)
+            if difference:  # the answer to a heartbeat says when it is over
+                consumer.note_difference(channel.address, difference)
             consumer.rebalance_soon()
         return None
     if code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
@@ -168,10 +182,12 @@ def _running_info(consumer: BrokerFacing, command: RemotingCommand) -> RemotingC
             "cachedMsgSizeInMiB": assignment.process_queue.size_bytes >> 20,
             "commitOffset": assignment.process_queue.commit_offset,
             "droped": assignment.process_queue.dropped,
+            "holdReason": assignment.loop.hold_reason or "",
             "lastConsumeTimestamp": assignment.process_queue.last_consume_ms,
             "lastLockTimestamp": consumer.locked_ms(queue),
             "lastPullTimestamp": assignment.process_queue.last_pull_ms,
             "locked": consumer.locked_ms(queue) > 0,
+            "paused": consumer.is_paused(queue),
             "transactionMsgCount": 0,
             "transactionMsgMaxOffset": 0,
             "transactionMsgMinOffset": 0,
@@ -201,11 +217,29 @@ def _running_info(consumer: BrokerFacing, command: RemotingCommand) -> RemotingC
 
 
 def _stacks() -> str:
-    """The stack of every thread, for an operator who asks why nothing moves."""
+    """The stack of every thread and handler, for an operator who asks why nothing moves."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts: list[str] = []
     for number, frame in sys._current_frames().items():
-        parts.append(f"Thread {number}\n{''.join(traceback.format_stack(frame))}")
+        title = f"Thread {number} {names.get(number, '')}".rstrip()
+        parts.append(f"{title}\n{''.join(traceback.format_stack(frame))}")
+    for task in asyncio.all_tasks():
+        if "handler" in task.get_name() and not task.done():
+            parts.append(f"Coroutine {task.get_name()}\n{''.join(_coroutine_stack(task))}")
     return "\n".join(parts)
+
+
+def _coroutine_stack(task: "asyncio.Task[Any]") -> list[str]:
+    """The frames in which a coroutine waits, the innermost last."""
+    lines: list[str] = []
+    awaited: Any = task.get_coro()
+    while awaited is not None:
+        frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
+        if frame is None:
+            break
+        lines += traceback.format_stack(frame, 1)
+        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
+    return lines
 
 
 def _consume_directly(

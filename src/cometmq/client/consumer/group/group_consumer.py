@@ -151,6 +151,8 @@ class GroupConsumer(ABC):
         self._is_closed = False
         self._is_stopping = False
         self._sandbox_filter: SandboxFilter | None = None
+        self._differences: dict[str, str] = {}
+        """What members of the group want differently, by the broker that says so."""
         self._is_by_hand = False
         """Whether the program assigned the queues, so that no rebalance does."""
         fork.register(self)
@@ -226,6 +228,29 @@ class GroupConsumer(ABC):
     def subscriptions(self) -> dict[str, SubscriptionData]:
         """Subscriptions by topic, the group's retry topic included."""
         return self._subscriptions
+
+    @property
+    def subscription_difference(self) -> str | None:
+        """What members of this group want differently; None while all want the same.
+
+        A broker of CometMQ says so, and gives each message to a member that wants it.
+        """
+        return next(iter(self._differences.values()), None)
+
+    def note_difference(self, address: str, difference: str | None) -> None:
+        """Take what a broker says about members of the group that want other messages."""
+        before = self.subscription_difference
+        if difference:
+            self._differences[address] = difference
+        else:
+            self._differences.pop(address, None)
+        present = self.subscription_difference
+        if present == before:
+            return
+        if present is None:
+            log.info("the members of group %s want the same messages again", self.group)
+        else:
+            log.warning("the members of group %s want different messages: %s", self.group, present)
 
     @property
     def assignments(self) -> dict[MessageQueue, Assignment]:

@@ -12,7 +12,11 @@ from cometmq.testing.simulate.workloads.backlog import BacklogWorkload
 from cometmq.testing.simulate.workloads.base import Workload
 from cometmq.testing.simulate.workloads.broadcast import BroadcastWorkload
 from cometmq.testing.simulate.workloads.delayed import DelayedWorkload
-from cometmq.testing.simulate.workloads.filtered import BitmapsWorkload, FilteredWorkload
+from cometmq.testing.simulate.workloads.filtered import (
+    BitmapsWorkload,
+    FilteredWorkload,
+    ReleasedWorkload,
+)
 from cometmq.testing.simulate.workloads.gateway import GatewayWorkload
 from cometmq.testing.simulate.workloads.growing import GrowingWorkload
 from cometmq.testing.simulate.workloads.numbered import NumberedWorkload
@@ -60,6 +64,7 @@ WORKLOADS: Final[dict[str, type[Workload]]] = {
         PlainWorkload,
         QueueOrderWorkload,
         RecalledWorkload,
+        ReleasedWorkload,
         ResetWorkload,
         RetriesWorkload,
         StagingWorkload,
