@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, func, select, text
+from sqlalchemy import Connection, create_engine, func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from tests.patterns.conftest import Databases
@@ -21,7 +21,7 @@ import cometmq.sync
 from cometmq import Message, ReceivedMessage
 from cometmq.patterns.idempotent import SqlClaims, idempotent
 from cometmq.patterns.outbox import Outbox, Relay
-from cometmq.patterns.outbox.table import OUTBOX, SHARDS
+from cometmq.patterns.outbox.table import OUTBOX, RELAYS, SHARDS
 from cometmq.testing.cluster import threaded_cluster
 
 pytestmark = pytest.mark.full
@@ -185,9 +185,12 @@ def test_a_commit_elsewhere_notifies(databases: Databases, driver: str) -> None:
     async def run() -> list[bytes]:
         async with an_outbox(url.replace("+psycopg", f"+{driver}")) as outbox:
             collector = Collector()
-            await outbox.database.wait(  # what killed relays have leased
-                lambda connection: connection.execute(SHARDS.update().values(lease_ms=0))
-            )
+
+            def forget_killed_relays(connection: Connection) -> None:
+                connection.execute(SHARDS.update().values(lease_ms=0))
+                connection.execute(RELAYS.delete())
+
+            await outbox.database.wait(forget_killed_relays)
             async with Relay(outbox, collector, poll_ms=10**7, lease_ms=10**7):
                 elsewhere = Outbox(plain)
 

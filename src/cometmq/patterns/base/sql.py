@@ -24,6 +24,7 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.types import TypeEngine
 
@@ -35,6 +36,7 @@ __all__ = [
     "Database",
     "insert_keys",
     "insert_new",
+    "is_deadlock",
     "is_one_of",
     "key_type",
     "short_key",
@@ -43,7 +45,11 @@ __all__ = [
 T = TypeVar("T")
 AnyEngine: TypeAlias = Engine | AsyncEngine
 KEY_LENGTH_MAX: Final = 255
+DEADLOCK_TRIES: Final = 5
 _MYSQL: Final = ("mysql", "mariadb")
+_MYSQL_DEADLOCK: Final = 1213
+_DEADLOCK_STATES: Final = ("40001", "40P01")
+"""SQLSTATE of serialization failures and deadlocks."""
 
 
 def key_type(length: int = KEY_LENGTH_MAX) -> TypeEngine[str]:
@@ -116,8 +122,18 @@ def is_one_of(column: Column[str], keys: Sequence[str], dialect: str) -> Any:
     return column.in_(keys)
 
 
+def is_deadlock(error: DBAPIError) -> bool:
+    """Whether a database has rolled the transaction back so that another one can end."""
+    state = getattr(error.orig, "sqlstate", None)
+    number = error.orig.args[0] if error.orig is not None and error.orig.args else None
+    return state in _DEADLOCK_STATES or number == _MYSQL_DEADLOCK
+
+
 class Database:
-    """Runs functions in transactions of an engine.
+    """Runs functions in transactions of an engine; again where that ends by a deadlock.
+
+    InnoDB finds deadlocks between inserts of a key that was deleted a moment ago, in whatever order
+    transactions lock their rows.
 
     Raises:
         ConfigTypeError: it is not an engine of SQLAlchemy.
@@ -139,8 +155,14 @@ class Database:
         """Run a function in a transaction: its result, or a coroutine of an asyncio engine."""
         if isinstance(self.engine, AsyncEngine):
             return self._run_async(self.engine, work)
-        with self.engine.begin() as connection:
-            return work(connection)
+        for tries_left in range(DEADLOCK_TRIES - 1, -1, -1):
+            try:
+                with self.engine.begin() as connection:
+                    return work(connection)
+            except DBAPIError as error:
+                if not (tries_left and is_deadlock(error)):
+                    raise
+        raise AssertionError("the last try returns or raises")
 
     async def wait(self, work: Callable[[Connection], T]) -> T:
         """Run a function in a transaction from an event loop; a plain engine runs in a thread."""
@@ -151,5 +173,11 @@ class Database:
 
     @staticmethod
     async def _run_async(engine: AsyncEngine, work: Callable[[Connection], T]) -> T:
-        async with engine.begin() as connection:
-            return await connection.run_sync(work)
+        for tries_left in range(DEADLOCK_TRIES - 1, -1, -1):
+            try:
+                async with engine.begin() as connection:
+                    return await connection.run_sync(work)
+            except DBAPIError as error:
+                if not (tries_left and is_deadlock(error)):
+                    raise
+        raise AssertionError("the last try returns or raises")
