@@ -171,5 +171,5 @@ def test_who_takes_topics_and_groups_takes_a_namespace(name: str) -> None:
     if isinstance(command, click.Group):
         parts = [command.get_command(context, part) for part in command.list_commands(context)]
     offered = ["--namespace" in {o for p in part.params for o in p.opts} for part in parts]
-    takers = ("produce", "consume", "topic", "group", "dead-letters", "message", "client")
+    takers = ("produce", "consume", "topic", "group", "dead-letters", "message", "client", "why")
     assert set(offered) == {name in takers}

@@ -58,6 +58,7 @@ class ConsumerOptions(TypedDict, total=False):
     consume_timeout_ms: int
     pull_count_max: int
     offset_folder: str | None
+    low_priority_share: float | None
 
 
 class ProducerOptions(TypedDict, total=False):

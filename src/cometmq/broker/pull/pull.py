@@ -250,7 +250,13 @@ class PullProcessor:
             raise Refusal(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}"
             )
-        if subscription.sub_version < header.sub_version:
+        newest = online.subscriptions.get(header.topic, subscription)
+        # Members with equal subscriptions may have told the newest version for each other.
+        is_told = (newest.sub_string, newest.expression_type) == (
+            subscription.sub_string,
+            subscription.expression_type,
+        )
+        if (newest if is_told else subscription).sub_version < header.sub_version:
             raise Refusal(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )

@@ -30,6 +30,9 @@ class CountedFile:
         self.read_bytes += len(data)
         return data
 
+    def forget_cached(self, position: int, length: int) -> None:
+        self.inner.forget_cached(position, length)
+
     def next_data(self, position: int) -> int | None:
         place: int | None = self.inner.next_data(position)
         return place
