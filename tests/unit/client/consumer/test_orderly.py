@@ -1,6 +1,7 @@
 """Ordered consumption against the real broker: order, failures, hand-over, order by group."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -83,6 +84,8 @@ def test_order_holds_for_every_kind_of_handler(kind: str, order: str) -> None:
         seen: list[bytes] = []
         inside: set[str] = set()
         most = 0
+        beside = threading.Event()
+        """Set when two handlers run side by side; the first one waits for it."""
 
         def enter(message: ReceivedMessage) -> str:
             nonlocal most
@@ -91,29 +94,31 @@ def test_order_holds_for_every_kind_of_handler(kind: str, order: str) -> None:
             assert unit not in inside, "two handlers have one unit of order"
             inside.add(unit)
             most = max(most, len(inside))
+            if most > 1:
+                beside.set()
             return unit
 
         async def coroutine(message: ReceivedMessage) -> None:
             unit = enter(message)
-            await asyncio.sleep(0.001)
+            await asyncio.to_thread(beside.wait, WAIT_S)
             seen.append(message.body)
             inside.remove(unit)
 
         async def of_list(messages: list[ReceivedMessage]) -> None:
             unit = enter(messages[0])
-            await asyncio.sleep(0.001)
+            await asyncio.to_thread(beside.wait, WAIT_S)
             seen.extend(message.body for message in messages)
             inside.remove(unit)
 
         def plain(message: ReceivedMessage) -> None:
             unit = enter(message)
-            time.sleep(0.001)
+            beside.wait(WAIT_S)
             seen.append(message.body)
             inside.remove(unit)
 
         def plain_list(messages: list[ReceivedMessage]) -> None:
             unit = enter(messages[0])
-            time.sleep(0.001)
+            beside.wait(WAIT_S)
             seen.extend(message.body for message in messages)
             inside.remove(unit)
 
