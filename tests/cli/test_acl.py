@@ -1,15 +1,12 @@
 """`cometmq acl` against a broker that checks signatures and permissions."""
 
 import json
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from tests.cli.invoking import Run, invoke, rows
 
-from cometmq import errors
-from cometmq.cli.main import root
-from cometmq.cli.terminal.exit_codes import exit_code
 from cometmq.testing.cluster import EmbeddedCluster, threaded_cluster
 
 SECRET = "secret-of-root"
@@ -18,7 +15,6 @@ SETTINGS = {
     "authorizationEnabled": True,
     "initAuthenticationUser": json.dumps({"username": "root", "password": SECRET}),
 }
-Run = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
@@ -38,25 +34,9 @@ def acl(cluster: EmbeddedCluster) -> Run:
             "COMETMQ_ACCESS_KEY": "root",
             "COMETMQ_SECRET_KEY": SECRET,
         }
-        result = CliRunner(env=environment | variables).invoke(
-            root, ("acl", *arguments), standalone_mode=False
-        )
-        error = result.exception
-        if isinstance(error, errors.CometError):
-            assert exit_code(error) == code, error
-        elif error is not None and not isinstance(error, SystemExit):
-            assert code == 2, error
-        else:
-            assert (result.return_value or 0) == code, result.output
-        return result
+        return invoke(("acl", *arguments), environment | variables, code=code)
 
     return run
-
-
-def rows(result: Result) -> list[dict[str, Any]]:
-    """The JSON listing a command printed."""
-    listing: list[dict[str, Any]] = json.loads(result.stdout)
-    return listing
 
 
 def test_users(acl: Run) -> None:

@@ -5,20 +5,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner, Result
+from tests.cli.invoking import Run, invoke, rows
 
-from cometmq import errors
 from cometmq.cli.main import root
-from cometmq.cli.terminal.exit_codes import exit_code
 from cometmq.testing.cluster import EmbeddedCluster, threaded_cluster
-
-Run = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
@@ -33,25 +29,10 @@ def cometmq(cluster: EmbeddedCluster) -> Run:
     """`cometmq ...` with NAMESRV_ADDR set; a CometError becomes its exit code."""
 
     def run(*arguments: str, stdin: str | None = None, code: int = 0) -> Result:
-        result = CliRunner(env={"NAMESRV_ADDR": cluster.name_server_address}).invoke(
-            root, arguments, input=stdin, standalone_mode=False
-        )
-        error = result.exception
-        if isinstance(error, errors.CometError):
-            assert exit_code(error) == code, error
-        elif error is not None and not isinstance(error, SystemExit):
-            assert code == 2, error
-        else:
-            assert (result.return_value or 0) == code, result.output
-        return result
+        environment = {"NAMESRV_ADDR": cluster.name_server_address}
+        return invoke(arguments, environment, code=code, stdin=stdin)
 
     return run
-
-
-def rows(result: Result) -> list[dict[str, Any]]:
-    """The JSON listing a command printed."""
-    listing: list[dict[str, Any]] = json.loads(result.stdout)
-    return listing
 
 
 def test_topic_life(cometmq: Run) -> None:

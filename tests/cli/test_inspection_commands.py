@@ -3,22 +3,19 @@
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from tests.cli.invoking import Run, invoke, rows
 
-from cometmq import ReceivedMessage, RetryLater, errors
-from cometmq.cli.main import root
-from cometmq.cli.terminal.exit_codes import exit_code
+from cometmq import ReceivedMessage, RetryLater
 from cometmq.model import SubscriptionGroupConfig
 from cometmq.model.message import Message
 from cometmq.sync import Admin, Producer, PushConsumer
 from cometmq.testing.cluster import EmbeddedCluster, threaded_cluster
-
-Run = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
@@ -33,25 +30,10 @@ def cometmq(cluster: EmbeddedCluster) -> Run:
     """`cometmq ...` with NAMESRV_ADDR set; a CometError becomes its exit code."""
 
     def run(*arguments: str, code: int = 0) -> Result:
-        result = CliRunner(env={"NAMESRV_ADDR": cluster.name_server_address}).invoke(
-            root, arguments, standalone_mode=False
-        )
-        error = result.exception
-        if isinstance(error, errors.CometError):
-            assert exit_code(error) == code, error
-        elif error is not None and not isinstance(error, SystemExit):
-            assert code == 2, error
-        else:
-            assert (result.return_value or 0) == code, result.output
-        return result
+        environment = {"NAMESRV_ADDR": cluster.name_server_address}
+        return invoke(arguments, environment, code=code)
 
     return run
-
-
-def rows(result: Result) -> list[dict[str, Any]]:
-    """The JSON listing a command printed."""
-    listing: list[dict[str, Any]] = json.loads(result.stdout)
-    return listing
 
 
 def findings(result: Result) -> list[dict[str, Any]]:

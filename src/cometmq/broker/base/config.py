@@ -502,6 +502,12 @@ def _check_together(config: BrokerConfig) -> None:
             "authorizationEnabled=true is not accepted without authenticationEnabled=true: anybody"
             " could give himself the name of a user who may"
         )
+    if config.authentication_enabled and config.enable_controller_mode:
+        raise ConfigError(
+            "authenticationEnabled=true is not accepted with enableControllerMode=true: controllers"
+            " sign nothing, and users do not travel to a new master; guard the set by network, or"
+            " by client certificates (tls.server.need.client.auth)"
+        )
     if config.mapped_file_size_consume_queue % 20:
         raise ConfigError(
             f"mappedFileSizeConsumeQueue={config.mapped_file_size_consume_queue} is not accepted: "

@@ -11,7 +11,15 @@ from typing import Protocol
 
 from cometmq.client.base.calls import BrokerCalls
 from cometmq.client.message.message import ReceivedMessage
-from cometmq.errors import CometError, NoRoute, QueryNotFound, RemoteError, ResponseCode
+from cometmq.errors import (
+    CodecError,
+    CometError,
+    NoBroker,
+    NoRoute,
+    QueryNotFound,
+    ResponseCode,
+    TopicNotExist,
+)
 from cometmq.model import MessageQueue
 from cometmq.model.names import SCHEDULE_TOPIC, dlq_topic, park_topic, retry_topic
 from cometmq.wire.body.client import ConsumerRunningInfo
@@ -107,7 +115,9 @@ async def _find(
     for name in topics:
         try:
             return await admin.view_message(message_id, name)
-        except (CometError, ValueError):
+        except NoBroker:
+            raise
+        except (QueryNotFound, NoRoute, TopicNotExist, CodecError):
             continue  # no message of this topic, or no offset id
     raise QueryNotFound(
         ResponseCode.QUERY_NOT_FOUND,
@@ -119,8 +129,10 @@ async def _find(
 async def _copies(admin: _WhyAdmin, topic: str, unique_id: str) -> list[ReceivedMessage]:
     try:
         return await admin.query_message(topic, unique_id, is_unique_id=True)
-    except (NoRoute, RemoteError):
-        return []
+    except NoBroker:
+        raise
+    except (NoRoute, TopicNotExist):
+        return []  # the group has never had such copies
 
 
 def _put_aside(

@@ -266,6 +266,7 @@ def test_secrets_stay_in_a_private_file(tmp_path: Path, caplog: pytest.LogCaptur
     [
         ({"authenticationEnabled": True}, "no super user exists"),
         ({"authorizationEnabled": True}, "without authenticationEnabled"),
+        (SETTINGS | {"enableControllerMode": True}, "controllers sign nothing"),
         (SETTINGS | {"initAuthenticationUser": "root:secret-of-root"}, "initAuthenticationUser is"),
         (SETTINGS | {"authenticationWhitelist": "105,ten"}, "'ten'"),
         ({"aclEnable": True}, "plain_acl.yml"),

@@ -6,6 +6,7 @@ import asyncio
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -16,7 +17,7 @@ from cometmq import Admin, Message, Producer, PullConsumer
 from cometmq.broker import Broker
 from cometmq.cli.main import root
 from cometmq.codec.timer import TimerCheckpoint, decode_timer_checkpoint
-from cometmq.errors import NoRoute, ResponseCode
+from cometmq.errors import NoRoute, RemoteError, ResponseCode
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.wire.body.admin import encode_group_config
 from cometmq.wire.body.ha import decode_ha_status
@@ -346,5 +347,41 @@ def test_ha_status_of_both_ends(tmp_path: Path) -> None:
                 status = decode_ha_status(answer.body)
                 assert (status.is_master, status.client.is_active) == (False, True)
                 assert status.client.max_offset == status.client.master_flush_offset == end
+
+    asyncio.run(main())
+
+
+def test_slave_of_a_master_that_checks_signatures(tmp_path: Path) -> None:
+    """It signs its own requests with the inner account; without one it copies no tables."""
+    inner = json.dumps({"accessKey": "inner", "secretKey": "secret-of-inner"})
+    guarded: dict[str, Any] = {"authenticationEnabled": True, "authorizationEnabled": True}
+    credentials: dict[str, Any] = {"innerClientAuthenticationCredentials": inner}
+
+    async def main() -> None:
+        async with (
+            replica_set(tmp_path) as members,
+            members.master(**guarded, **credentials) as master,
+            Admin(
+                name_server=members.name_server, access_key="inner", secret_key="secret-of-inner"
+            ) as admin,
+        ):
+            await admin.create_topic("t", queue_count=1)
+            async with Producer(
+                "p",
+                name_server=members.name_server,
+                access_key="inner",
+                secret_key="secret-of-inner",
+            ) as producer:
+                await producer.send(Message("t", b"kept"))
+            async with members.slave(**guarded, **credentials) as slave:
+                await copied(master, slave)
+                await followed(slave)
+                assert "t" in slave.state.topics
+            async with members.slave(member_id=2) as stranger:
+                following = stranger.services.following
+                assert following is not None
+                with pytest.raises(RemoteError, match="username cannot be null"):
+                    await following.tables.copy(master.address)
+                assert "t" not in stranger.state.topics
 
     asyncio.run(main())
