@@ -238,11 +238,16 @@ class DelayGateway:
         If a part fails to stop, the others are stopped nevertheless and its error is raised then.
         """
         self._is_stopping.set()
-        if self._reporter is not None:
-            # It ends by itself after a last report; two reports at once would write one file.
-            await self._reporter
-            self._reporter = None
-        await self._stops.aclose()
+        reporter, self._reporter = self._reporter, None
+        if reporter is not None:
+            # It ends by itself; two reports at once would write one file.
+            await reporter
+        try:
+            await self._stops.aclose()
+        finally:
+            if reporter is not None:
+                # With the deliveries that ended while the parts stopped.
+                await self._save_status()
 
     async def __aenter__(self) -> "DelayGateway":
         await self.start()
@@ -354,6 +359,8 @@ class DelayGateway:
         while not self._is_stopping.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._is_stopping.wait(), STATUS_INTERVAL_S)
+            if self._is_stopping.is_set():
+                return
             await self._save_status()
             turn += 1
             if turn % every == 0 and (line := self.status.line()) != logged:
