@@ -10,18 +10,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+from cometmq.client.admin.lag_causes import LagCause, LagView
 from cometmq.client.base.calls import BrokerCalls
 from cometmq.client.base.routes import RouteBook
 from cometmq.client.base.transport import Io
-from cometmq.errors import CometError, NoRoute
-from cometmq.model import MessageQueue
-from cometmq.wire.body.client import ConsumerRunningInfo
+from cometmq.errors import CometError
 from cometmq.wire.body.route import decode_cluster_info
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import RemotingCommand
 
 if TYPE_CHECKING:
-    from cometmq.client.admin.calls import ClusterInfo, QueueProgress
+    from cometmq.client.admin.calls import ClusterInfo
 
 __all__ = ["CheckupCalls", "Diagnosis", "Reached"]
 
@@ -30,7 +29,6 @@ DISK_FULL: Final = 0.90
 """From this ratio on RocketMQ's brokers refuse sends (``diskSpaceWarningLevelRatio``)."""
 CLOCK_DIFFERENCE_MS: Final = 3_000
 """A broker tells its clock to a second."""
-LAG_WORTH_A_LOOK: Final = 1_000
 _RUNTIME: Final = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
 
 
@@ -65,17 +63,9 @@ class _CheckupAdmin(Protocol):
 
     async def group_list(self, *, include_system: bool = False) -> list[str]: ...
 
-    async def group_topics(self, group: str) -> list[str]: ...
-
-    async def group_offsets(
+    async def explain_lag(
         self, group: str, topics: Iterable[str] | None = None
-    ) -> "dict[MessageQueue, QueueProgress]": ...
-
-    async def consumer_list(self, group: str) -> list[str]: ...
-
-    async def consumer_running_info(
-        self, group: str, client_id: str, *, stacks: bool = False
-    ) -> ConsumerRunningInfo: ...
+    ) -> tuple[LagView, list[LagCause]]: ...
 
     async def answer_times(self, address: str | None = None) -> list[Reached]: ...
 
@@ -126,7 +116,7 @@ class CheckupCalls:
             findings.append(_clock(address, tables[address], self._io.env.clock.now_ms()))
         findings.append(_releases(tables))
         for group in await self.group_list():
-            findings += await _group_findings(self, group)
+            findings += await _group_diagnoses(self, group)
         order = ("wrong", "warning", "ok")
         return sorted(findings, key=lambda finding: order.index(finding.level))
 
@@ -241,86 +231,16 @@ def _releases(tables: Mapping[str, Mapping[str, str]]) -> Diagnosis:
     )
 
 
-async def _group_findings(admin: _CheckupAdmin, group: str) -> list[Diagnosis]:
-    """Whether a group's messages reach somebody."""
+async def _group_diagnoses(admin: _CheckupAdmin, group: str) -> list[Diagnosis]:
+    """Whether a group's messages reach somebody, and why not."""
     check = f"group {group}"
-    progress: dict[MessageQueue, QueueProgress] = {}
-    for topic in await admin.group_topics(group):
-        try:
-            progress.update(await admin.group_offsets(group, [topic]))
-        except NoRoute:
-            continue  # the topic was deleted; the group's offsets stayed
-    lag = sum(each.lag for each in progress.values())
-    try:
-        members = await admin.consumer_list(group)
-    except CometError:
-        members = []
-    if not members:
-        if not lag:
-            return [Diagnosis("ok", check, "no member, nothing waits")]
-        return [
-            Diagnosis(
-                "warning",
-                check,
-                f"{lag:,} messages wait and no member is online",
-                f"start a consumer, or delete the group: cometmq group delete {group}",
-            )
-        ]
-    findings = []
-    if len(members) > len(progress) > 0:
-        findings.append(
-            Diagnosis(
-                "warning",
-                check,
-                f"{len(members)} members share {len(progress)} queues, so some get nothing",
-                "give the topics more queues (cometmq topic grow), or run fewer members",
-            )
-        )
-    if lag >= LAG_WORTH_A_LOOK:
-        findings += await _lag_findings(admin, group, members, progress, lag)
-    return findings or [
-        Diagnosis("ok", check, f"members: {len(members)}, messages that wait: {lag:,}")
+    view, causes = await admin.explain_lag(group)
+    causes = [cause for cause in causes if cause.kind != "catching-up"]
+    if not causes:
+        lag = sum(map(view.lag, view.waiting))
+        measured = f"members: {len(view.members)}, messages that wait: {lag:,}"
+        return [Diagnosis("ok", check, measured)]
+    return [
+        Diagnosis("warning", check, f"{cause.kind}: {cause.evidence}", cause.remedy)
+        for cause in causes
     ]
-
-
-async def _lag_findings(
-    admin: _CheckupAdmin,
-    group: str,
-    members: list[str],
-    progress: "Mapping[MessageQueue, QueueProgress]",
-    lag: int,
-) -> list[Diagnosis]:
-    """Queues that no member has, and one queue that has most of the waiting messages."""
-    findings: list[Diagnosis] = []
-    owned: set[MessageQueue] = set()
-    silent: list[str] = []
-    for member in members:
-        try:
-            owned |= set((await admin.consumer_running_info(group, member)).queue_table)
-        except CometError:
-            silent.append(member)
-    orphaned = [queue for queue, each in progress.items() if each.lag and queue not in owned]
-    check = f"group {group}"
-    if orphaned and not silent:
-        names = ", ".join(f"{each.topic} {each.broker_name}:{each.queue_id}" for each in orphaned)
-        findings.append(
-            Diagnosis(
-                "wrong",
-                check,
-                f"no member has these queues, where messages wait: {names}",
-                "members subscribe differently, or one still waits for a lock: compare"
-                f" cometmq client list --group {group}",
-            )
-        )
-    queue, worst = max(progress.items(), key=lambda item: item[1].lag)
-    if len(progress) >= 4 and worst.lag * 2 > lag:
-        findings.append(
-            Diagnosis(
-                "warning",
-                check,
-                f"{worst.lag:,} of {lag:,} waiting messages are in {queue.topic}"
-                f" {queue.broker_name}:{queue.queue_id}",
-                "one key or one stuck message: cometmq message show, cometmq client stacks",
-            )
-        )
-    return findings

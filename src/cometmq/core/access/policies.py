@@ -55,7 +55,7 @@ class ResourceType(IntEnum):
 
 
 class Effect(IntEnum):
-    """What an entry says; the numbers are RocketMQ's."""
+    """Whether an entry allows or denies; the numbers are RocketMQ's."""
 
     ALLOW = 1
     DENY = 2
