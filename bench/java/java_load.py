@@ -38,8 +38,6 @@ __all__ = ["JavaBodies", "JavaCall", "JavaLoad", "start_java_load"]
 
 DIGITS: Final = b"0123456789"
 FILL_BATCH: Final = 100
-DISPATCH_S_MAX: Final = 20.0
-"""What is missing for longer is lost."""
 CONSUME_S_MAX: Final = 120.0
 Ints = npt.NDArray[np.int64]
 
@@ -234,15 +232,11 @@ async def _fill(order: WorkOrder) -> tuple[FrameRing, Sent]:
 
 
 def _verified(acknowledged: Ints, bodies: JavaBodies, server: Server) -> Verdict:
-    """Check that acknowledged messages exist; a Java broker fills its queues after its answers."""
-    deadline = time.monotonic() + DISPATCH_S_MAX
-    while True:
-        try:
-            return compare_rows(acknowledged, run(read_back(bodies, server.address)))
-        except VerifyFailed as error:
-            if time.monotonic() >= deadline:
-                raise VerifyFailed(f"{server.address}: {error}") from error
-            time.sleep(0.5)
+    """Check that acknowledged messages exist."""
+    try:
+        return compare_rows(acknowledged, run(read_back(bodies, server.address, acknowledged)))
+    except VerifyFailed as error:
+        raise VerifyFailed(f"{server.address}: {error}") from error
 
 
 def _longs(path: Path, columns: int) -> Ints:

@@ -26,7 +26,13 @@ from bench.base.frames import FrameRing
 from bench.base.loads import Round, Rounds, WorkOrder
 from bench.base.measure import Latency, pin
 from bench.worker.generator import Sent
-from bench.worker.verify import Verdict, VerifyFailed, compare_with_acks, read_back
+from bench.worker.verify import (
+    Verdict,
+    VerifyFailed,
+    acknowledged_rows,
+    compare_with_acks,
+    read_back,
+)
 from bench.worker.worker import Moment, Work, make_round
 from cometmq.errors import CometError
 from cometmq.model import Message, SendResult
@@ -108,9 +114,9 @@ class _Client:
 
     async def _verified(self, sends: _Sends, begin: Moment, end: Moment, done: int) -> Round:
         sent = sends.settle()
-        verdict = compare_with_acks(
-            sends.ring, sent, await read_back(sends.ring, self.order.address)
-        )
+        ring = sends.ring
+        reader = await read_back(ring, self.order.address, acknowledged_rows(ring, sent))
+        verdict = compare_with_acks(ring, sent, reader)
         latency = Latency.of(sent.answered_ns[-done:]) if done else None
         return make_round(begin, end, done=done, messages_each=1, latency=latency, verdict=verdict)
 

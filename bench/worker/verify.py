@@ -9,7 +9,9 @@ id) of all records with the acknowledgements.
 
 from __future__ import annotations
 
+import asyncio
 import struct
+import time
 import zlib
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -28,6 +30,7 @@ __all__ = [
     "Rendered",
     "Verdict",
     "VerifyFailed",
+    "acknowledged_rows",
     "compare_rows",
     "compare_with_acks",
     "cursors_of",
@@ -38,6 +41,8 @@ READER_GROUP: Final = "cometmq_bench"
 READ_BACK_S_MAX: Final = 600.0
 READ_BACK_CONNECTIONS: Final = 4
 READ_BACK_WINDOW: Final = 4
+QUEUES_BEHIND_S: Final = 0.05
+QUEUES_BEHIND_S_MAX: Final = 20.0
 
 #                 totalSize magic crc queueId flag queueOffset physicalOffset sysFlag
 _HEAD: Final = struct.Struct(">IIIi4xq8xi")
@@ -171,20 +176,41 @@ def cursors_of(targets: Targets) -> list[Cursor]:
     ]
 
 
-async def read_back(ring: Rendered, address: str) -> RecordReader:
-    """Read every queue of the run's topics to its end."""
+async def read_back(ring: Rendered, address: str, acknowledged: Ints) -> RecordReader:
+    """Read every queue of the run's topics to its end.
+
+    A broker may acknowledge a message before its queue has it; RocketMQ's fills queues behind the
+    log.  So a queue that ends before its last acknowledged message is read again, until 20 s pass
+    in which nothing comes.
+
+    Args:
+        ring: rendered the messages.
+        address: of the broker.
+        acknowledged: rows that begin with queue index and queue offset.
+    """
     reader = RecordReader(ring)
-    run = PullRun(
-        ReadBack(reader.read),
-        cursors_of(ring.targets),
-        connections=READ_BACK_CONNECTIONS,
-        group=READER_GROUP,
-        active=READ_BACK_WINDOW,
-    )
-    await run.open(address)
-    run.start()
-    await run.finish(READ_BACK_S_MAX)
-    return reader
+    cursors = cursors_of(ring.targets)
+    ends = np.zeros(len(cursors), np.int64)
+    np.maximum.at(ends, acknowledged[:, 0], acknowledged[:, 1] + 1)
+    last_read, deadline_s = -1, 0.0
+    while True:
+        run = PullRun(
+            ReadBack(reader.read),
+            cursors,
+            connections=READ_BACK_CONNECTIONS,
+            group=READER_GROUP,
+            active=READ_BACK_WINDOW,
+        )
+        await run.open(address)
+        run.start()
+        await run.finish(READ_BACK_S_MAX)
+        now_s = time.monotonic()
+        if len(reader.offsets) > last_read:
+            last_read, deadline_s = len(reader.offsets), now_s + QUEUES_BEHIND_S_MAX
+        is_complete = all(cursor.queue_offset >= ends[cursor.index] for cursor in cursors)
+        if is_complete or now_s >= deadline_s:
+            return reader
+        await asyncio.sleep(QUEUES_BEHIND_S)
 
 
 def acknowledged_rows(ring: FrameRing, sent: Sent) -> Ints:

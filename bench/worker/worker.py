@@ -26,6 +26,7 @@ from bench.worker.verify import (
     RecordReader,
     Verdict,
     VerifyFailed,
+    acknowledged_rows,
     compare_with_acks,
     cursors_of,
     read_back,
@@ -156,7 +157,7 @@ class Work:
         sent = sends.settle()
         verdict = None
         if self.order.verify:
-            reader = await read_back(ring, self.order.address)
+            reader = await read_back(ring, self.order.address, acknowledged_rows(ring, sent))
             verdict = compare_with_acks(ring, sent, reader, may_expire=self.load.may_expire)
         elif sent.refused:
             raise VerifyFailed(f"the server refused requests: {dict(sent.refused)}")
@@ -195,7 +196,7 @@ class Work:
         if self.order.verify:
             ring = await self.prepare(number, FILL_BATCH)
             sent = await self.fill(ring)
-            reader = await read_back(ring, self.order.address)
+            reader = await read_back(ring, self.order.address, acknowledged_rows(ring, sent))
             verdict = compare_with_acks(ring, sent, reader)
             table = reader.table()
             ends = np.bincount(table[:, 0], minlength=len(cursors))
@@ -259,7 +260,7 @@ class Work:
             sent = Sent(frames, state["queue_id"], state["queue_offset"], nothing, nothing)
         ring.sent = int(frames.max(initial=-1)) + 1
         begin = Moment.take(self.order.server_pid)
-        reader = await read_back(ring, self.order.address)
+        reader = await read_back(ring, self.order.address, acknowledged_rows(ring, sent))
         verdict = compare_with_acks(ring, sent, reader)
         end = Moment.take(self.order.server_pid)
         return make_round(
