@@ -102,8 +102,9 @@ lock:  ## resolve again and export the hashed requirements
 docs:  ## write the reference pages that repeat what the code says
 	$(BIN)python docs/generate.py
 
-screenshots:  ## the manual's pictures of reports, in Chromium; ARGS=--record runs the demo before
+screenshots:  ## the manual's pictures of reports and of the console, in Chromium; ARGS=--record runs the demo before
 	$(BIN)python -m tests.browser.screenshots $(ARGS)
+	$(BIN)python -m tests.browser.console_scene
 
 site:  ## the manual as a site in site/; broken links and anchors fail
 	command -v $(BIN)mkdocs >/dev/null || $(BIN)pip install -q --require-hashes --no-deps -r requirements/docs.txt

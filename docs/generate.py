@@ -8,8 +8,9 @@ import inspect
 import re
 import sys
 import textwrap
+import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from enum import Enum
 from itertools import pairwise
 from pathlib import Path
@@ -26,9 +27,11 @@ from cometmq.broker.base.config import DEMANDS, effective_keys, ignored_keys
 from cometmq.cli.main import root
 from cometmq.cli.terminal import exit_codes
 from cometmq.client.handling import handlers
+from cometmq.controller.config import FIXED_KEYS as CONTROLLER_FIXED_KEYS
 from cometmq.controller.config import IGNORED_KEYS as CONTROLLER_IGNORED_KEYS
 from cometmq.controller.config import ControllerConfig
 from cometmq.namesrv.config import DEMANDS as NAME_SERVER_DEMANDS
+from cometmq.namesrv.config import FIXED_KEYS as NAME_SERVER_FIXED_KEYS
 from cometmq.namesrv.config import IGNORED_KEYS, NameServerConfig
 from cometmq.spark.base.columns import SPARK_TYPES
 from cometmq.spark.live.options import SOURCE_OPTIONS
@@ -36,6 +39,7 @@ from cometmq.spark.live.sink_options import SINK_COLUMNS, SINK_OPTIONS
 from cometmq.spark.store.options import STORE_OPTIONS
 
 HERE = Path(__file__).resolve().parent
+_SETTINGS_HEAD: Final = "| Key | Default | Unit | Changes while running | Meaning | Accepted |"
 NOTICE: Final = "<!-- Written by docs/generate.py (`make docs`); edits here are lost. -->\n"
 
 
@@ -153,27 +157,30 @@ def configuration_page() -> str:
         "In the environment a broker key is `COMETMQ_BROKER_` and the key in upper case, with or",
         "without underscores: `COMETMQ_BROKER_LISTEN_PORT`. `NAMESRV_ADDR` is `namesrvAddr`.",
         "A key that is in none of these lists is refused with the nearest known name.",
+        "Keys that change while the server runs take effect at once (`cometmq broker config set`);",
+        "the others are read at a start.",
+        "[broker-example.conf](broker-example.conf) has every setting of the broker as a comment.",
         "",
         "## Broker",
         "",
-        "| Key | Default | Accepted |",
-        "|---|---|---|",
+        _SETTINGS_HEAD,
+        "|---|---|---|---|---|---|",
     ]
     for key, (default, accepted) in sorted(effective_keys().items(), key=lambda item: item[0]):
-        lines.append(f"| `{key}` | {_code(default)} | {_accepted(accepted)} |")
+        lines.append(_setting_row("broker", key, default, accepted, is_live=key in LIVE_KEYS))
     lines += [
         "",
-        "These change in a running broker (`mqadmin updateBrokerConfig`), the others by a restart:",
-        ", ".join(f"`{key}`" for key in sorted(LIVE_KEYS)) + ".",
+        "## Name server",
+        "",
+        *_defaults_table("name-server", NameServerConfig, NAME_SERVER_FIXED_KEYS),
     ]
-    lines += ["", "## Name server", "", *_defaults_table(NameServerConfig)]
     lines += [
         "",
         "With `enableControllerInNamesrv=true` the file also has the settings of a controller.",
         "",
         "## Controller",
         "",
-        *_defaults_table(ControllerConfig),
+        *_defaults_table("controller", ControllerConfig, CONTROLLER_FIXED_KEYS),
     ]
     lines += [
         "",
@@ -213,15 +220,56 @@ def configuration_page() -> str:
     return "\n".join(lines)
 
 
-def _defaults_table(config: type[msgspec.Struct]) -> list[str]:
-    """The keys of a configuration with their defaults."""
+def settings_texts() -> dict[str, dict[str, tuple[str, str]]]:
+    """The unit and the sentence of each setting, by server; those of TLS are in each."""
+    with (HERE / "settings.toml").open("rb") as file:
+        tables = tomllib.load(file)
+    tls = tables.pop("tls")
+    return {
+        server: {key: (unit, text) for key, (unit, text) in {**table, **tls}.items()}
+        for server, table in tables.items()
+    }
+
+
+def _setting_row(server: str, key: str, default: str, accepted: str, *, is_live: bool) -> str:
+    unit, text = settings_texts()[server][key]
+    cells = (
+        f"`{key}`",
+        _code(default),
+        unit,
+        "yes" if is_live else "",
+        text.removesuffix("."),
+        _accepted(accepted),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _defaults_table(server: str, config: type[msgspec.Struct], fixed: Set[str]) -> list[str]:
+    """The settings of a server but those that are accepted only as they are."""
     names = zip(config.__struct_encode_fields__, config.__struct_defaults__, strict=True)
-    lines = ["| Key | Default |", "|---|---|"]
+    lines = [_SETTINGS_HEAD, "|---|---|---|---|---|---|"]
     for key, default in sorted(names, key=lambda item: item[0]):
         text = "" if default is None else str(default)
         text = text.lower() if isinstance(default, bool) else text
-        lines.append(f"| `{key}` | {_code(text)} |")
+        lines.append(_setting_row(server, key, text, "", is_live=key not in fixed))
     return lines
+
+
+def example_page() -> str:
+    """A configuration file with every setting of the broker as a comment."""
+    lines = [
+        "# Every setting of a CometMQ broker with its default, written by docs/generate.py.",
+        "# A line without # sets one: cometmq broker -c broker.conf",
+        "",
+    ]
+    for key, (default, _) in sorted(effective_keys().items(), key=lambda item: item[0]):
+        unit, text = settings_texts()["broker"][key]
+        marks = [f"unit: {unit}"] * bool(unit) + ["changes while the broker runs"] * (
+            key in LIVE_KEYS
+        )
+        lines += [f"# {text}" + (f" ({'; '.join(marks)})" if marks else "")]
+        lines += [f"#{key}={default}", ""]
+    return "\n".join(lines)
 
 
 def _accepted(text: str) -> str:
@@ -611,6 +659,7 @@ def _pipes(text: str) -> str:
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "reference/app.md": app_page,
     "reference/client.md": client_page,
+    "reference/broker-example.conf": example_page,
     "reference/commands.md": commands_page,
     "reference/configuration.md": configuration_page,
     "reference/spark.md": spark_page,

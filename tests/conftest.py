@@ -37,6 +37,10 @@ settings.load_profile("default")
 # would else compile for a third of a second where the environment says to keep nothing.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Commands here do not read the profiles of whoever runs the tests.
+os.environ["COMETMQ_PROFILES"] = str(Path(__file__).with_name("no-profiles.json"))
+os.environ.pop("COMETMQ_PROFILE", None)
+
 # Where the suite runs as a shell's background job SIGINT is ignored, and would be in all that the
 # tests start: those that send it would see nothing.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -17,6 +17,7 @@ EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     "backup": ("fsspec",),
     "etcd": ("httpx",),
     "metrics": ("h11",),
+    "console": ("starlette", "jinja2", "uvicorn"),
     "arrow": ("numpy", "pyarrow"),
     "report": ("plotly",),
     "spark": ("numpy", "pandas", "plotly", "pyarrow", "pyspark"),

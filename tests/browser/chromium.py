@@ -18,6 +18,7 @@ __all__ = [
     "bar_lengths",
     "colours",
     "cut_off",
+    "emulate",
     "log",
     "open_browser",
     "open_page",
@@ -91,8 +92,8 @@ return [style.backgroundColor, style.color, bar ? getComputedStyle(bar).fill : "
 
 
 @contextmanager
-def open_browser() -> Iterator[Chrome]:
-    """A browser without any network."""
+def open_browser(*, is_offline: bool = True) -> Iterator[Chrome]:
+    """A browser without any network; or one that reaches this machine's servers."""
     from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
     assert CHROMIUM is not None
@@ -103,10 +104,11 @@ def open_browser() -> Iterator[Chrome]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     browser = Chrome(options=options, service=ChromeService(DRIVER))
     try:
-        browser.execute_cdp_cmd(
-            "Network.emulateNetworkConditions",
-            {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0},
-        )
+        if is_offline:
+            browser.execute_cdp_cmd(
+                "Network.emulateNetworkConditions",
+                {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0},
+            )
         _size(browser, WIDTH)
         yield browser
     finally:
@@ -138,7 +140,7 @@ def _size(browser: Chrome, width: int) -> None:
 
 def open_page(browser: Chrome, path: Path, scheme: str = "light") -> None:
     """Load a page and wait until it has drawn its charts."""
-    _emulate(browser, scheme)
+    emulate(browser, scheme)
     log(browser, "browser")
     log(browser, "performance")
     browser.get(path.as_uri())
@@ -150,7 +152,8 @@ def open_page(browser: Chrome, path: Path, scheme: str = "light") -> None:
     assert drawn == "yes", log(browser, "browser")
 
 
-def _emulate(browser: Chrome, scheme: str) -> None:
+def emulate(browser: Chrome, scheme: str) -> None:
+    """Let the system prefer a colour scheme."""
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
@@ -158,7 +161,7 @@ def _emulate(browser: Chrome, scheme: str) -> None:
 def show(browser: Chrome, scheme: str) -> None:
     """Change the system's colour scheme under the open page and wait for its new drawing."""
     before = colours(browser)[2]
-    _emulate(browser, scheme)
+    emulate(browser, scheme)
     _wait_for_colour(browser, before)
 
 

@@ -16,7 +16,7 @@ pty = pytest.importorskip("pty", reason="shells are driven through a terminal")
 
 STEPS_S = 60.0
 WORDS = [
-    ("cometmq pro", "cometmq produce"),
+    ("cometmq prod", "cometmq produce"),
     ("cometmq topic cr", "cometmq topic create"),
     ("cometmq topic create --que", "cometmq topic create --queues"),
     ("cometmq completion f", "cometmq completion fish"),

@@ -22,7 +22,7 @@ PAGES = [
 #: Commands that serve until a signal, take long, or need what the page tells the reader to bring;
 #: each is run by a test of its own or by hand.
 NOT_RUN = re.compile(
-    r"cometmq (up|broker(?! (?:status|config))|name-server|controller|demo|bench|store)\b"
+    r"cometmq (up|broker(?! (?:status|config))|name-server|controller|console|demo|bench|store)\b"
     r"|COMETMQ_BROKER_"
 )
 #: A page starts up to a dozen interpreters, one after the other, on a machine that may be busy.

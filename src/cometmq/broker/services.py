@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cometmq.broker.admin.clients import ClientListProcessor
 from cometmq.broker.admin.config import ConfigProcessor, ConfigWriter
+from cometmq.broker.admin.elsewhere import ElsewhereProcessor
 from cometmq.broker.admin.progress import ProgressProcessor
 from cometmq.broker.admin.queue import ConsumeQueueProcessor
 from cometmq.broker.admin.stats import StatsProcessor
@@ -382,6 +383,7 @@ def handlers(services: Services, disk: Disk, config_path: str | None) -> dict[in
         ConsumeQueueProcessor(state, services.filters).handlers(),
         ClientListProcessor(state).handlers(),
         StatsProcessor(state, services.schedule, services.timers).handlers(),
+        ElsewhereProcessor(state).handlers(),
         ConfigProcessor(state, writer, live_config.apply).handlers(),
         ClientCallProcessor(state, pull.hold.offset_moved).handlers(),
         {} if services.timer_counts is None else services.timer_counts.handlers(),

@@ -25,7 +25,7 @@ __all__ = ["COMMANDS", "LazyGroup", "main", "root"]
 TERMINATED: Final = 128 + signal.SIGTERM
 _ENDING: Final[list[int]] = []
 """Termination signals that this process has received."""
-_BEFORE_COMMAND: Final = {"-v", "--verbose", "-q", "--quiet", "-V", "--version"}
+_BEFORE_COMMAND: Final = {"-v", "--verbose", "-q", "--quiet", "-V", "--version", "--profile"}
 _OUTPUT_ERRORS: Final = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG}
 #: name -> (module, attribute, one line of help)
 COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
@@ -48,6 +48,11 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
         "cometmq.cli.serve.controller",
         "controller",
         "Run a controller, and show its replica sets.",
+    ),
+    "console": (
+        "cometmq.cli.serve.console",
+        "console",
+        "Run the web console, in the foreground.",
     ),
     "produce": (
         "cometmq.cli.message.produce",
@@ -124,6 +129,11 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
         "replica",
         "Show masters and slaves; change them over; name the master of a replica set.",
     ),
+    "profile": (
+        "cometmq.cli.admin.profile",
+        "profile",
+        "Names for several clusters, and which one commands use.",
+    ),
     "acl": (
         "cometmq.cli.admin.acl",
         "acl",
@@ -191,15 +201,23 @@ def _print_version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> N
 )
 @click.option("-v", "--verbose", count=True, help="Log more on stderr; twice for debug.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no log lines and no progress bars.")
+@click.option(
+    "--profile",
+    metavar="NAME",
+    envvar="COMETMQ_PROFILE",
+    show_envvar=True,
+    help="Use the cluster of this profile (cometmq profile).",
+)
 @click.pass_context
-def root(ctx: click.Context, verbose: int, quiet: bool) -> None:
+def root(ctx: click.Context, verbose: int, quiet: bool, profile: str | None) -> None:
     """CometMQ: broker, name server and client that speak RocketMQ's protocol.
 
-    Every command that talks to a cluster finds it with -n HOST:PORT or the variable NAMESRV_ADDR.
+    Every command that talks to a cluster finds it with -n HOST:PORT, the variable NAMESRV_ADDR or
+    a profile.
     Exit codes: 0 done, 1 refused or a check failed, 2 usage or configuration, 3 no answer,
     4 not found, 5 store, 6 two sources differ, 130 interrupted.
     """
-    ctx.obj = {"verbose": verbose, "quiet": quiet}
+    ctx.obj = {"verbose": verbose, "quiet": quiet, "profile": profile}
 
 
 def _report(error: BaseException) -> int:

@@ -20,6 +20,7 @@ from cometmq.errors import ConfigError
 from cometmq.net.tls_server import TlsSettings
 
 __all__ = [
+    "FIXED_KEYS",
     "IGNORED_KEYS",
     "ControllerConfig",
     "LoadedControllerConfig",
@@ -48,7 +49,7 @@ IGNORED_KEYS: Final = frozenset(
         "scanInactiveMasterInterval",
     }
 )
-_FIXED_KEYS: Final = frozenset(
+FIXED_KEYS: Final = frozenset(
     {
         "bindAddress",
         "cometmqControllerAddress",
@@ -202,7 +203,7 @@ def updated_config(config: ControllerConfig, changes: Mapping[str, str]) -> Cont
         ConfigError: an unknown key, one that only a restart can change, or a bad value.
     """
     for key in changes:
-        if key in _FIXED_KEYS:
+        if key in FIXED_KEYS:
             raise ConfigError(f"{key} cannot change while the controller runs; restart it instead")
     checked = _TABLE.check({key: ("update", value) for key, value in changes.items()})
     fields = {_TABLE.field_of_key[key]: value for key, value in checked.values.items()}

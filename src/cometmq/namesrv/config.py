@@ -35,6 +35,7 @@ from cometmq.net.tls_server import TlsSettings
 
 __all__ = [
     "DEMANDS",
+    "FIXED_KEYS",
     "IGNORED_KEYS",
     "LoadedNameServerConfig",
     "NameServerConfig",
@@ -117,7 +118,7 @@ DEMANDS: Final[Mapping[str, Demand]] = {
 }
 """Keys that may ask for what is not here."""
 # Set by whoever starts the process; a change from afar would point it at another file or port.
-_FIXED_KEYS: Final = frozenset(
+FIXED_KEYS: Final = frozenset(
     {
         "bindAddress",
         "enableControllerInNamesrv",
@@ -221,7 +222,7 @@ def updated_config(config: NameServerConfig, changes: Mapping[str, str]) -> Name
             asks for what this version does not have.
     """
     for key in changes:
-        if key in _FIXED_KEYS:
+        if key in FIXED_KEYS:
             raise ConfigError(f"{key} cannot change while the name server runs; restart it instead")
     checked = _validate({key: ("update", value) for key, value in changes.items()}).config
     fields = [_TABLE.field_of_key[key] for key in changes if key in _TABLE.field_of_key]

@@ -48,20 +48,14 @@ def list_users(
     """List the users whose names contain NAME_PART (default: all)."""
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_listing
+    from cometmq.listings.access import user_rows
     from cometmq.net.loop import run
 
     async def collect() -> list[dict[str, Any]]:
         async with admin_client(name_server, timeout_s) as admin:
-            return await admin.users(name_part)
+            return await user_rows(admin, name_part)
 
-    print_listing(
-        [
-            {"user": each["username"], "type": each["userType"], "status": each["userStatus"]}
-            for each in run(collect())
-        ],
-        as_json=as_json,
-        empty="no such user",
-    )
+    print_listing(run(collect()), as_json=as_json, empty="no such user")
 
 
 @user.command("set", short_help="Create a user, or change one.")
@@ -132,22 +126,6 @@ def policy() -> None:
     """List, set and delete what users may do."""
 
 
-def _rows(policies: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {
-            "user": each["subject"].removeprefix("User:"),
-            "type": part["policyType"],
-            "resource": entry["resource"],
-            "decision": entry["decision"],
-            "actions": entry["actions"],
-            "from": entry.get("sourceIps") or [],
-        }
-        for each in policies
-        for part in each["policies"]
-        for entry in part["entries"]
-    ]
-
-
 @policy.command("list", short_help="The entries of all users.")
 @click.argument("name_part", required=False, default="")
 @name_server_option
@@ -160,13 +138,14 @@ def list_policies(
     """List the entries of the users whose names contain NAME_PART (default: all)."""
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_listing
+    from cometmq.listings.access import policy_rows
     from cometmq.net.loop import run
 
     async def collect() -> list[dict[str, Any]]:
         async with admin_client(name_server, timeout_s) as admin:
-            return await admin.policies(name_part)
+            return await policy_rows(admin, name_part)
 
-    print_listing(_rows(run(collect())), as_json=as_json, empty="no policy")
+    print_listing(run(collect()), as_json=as_json, empty="no policy")
 
 
 @policy.command("set", short_help="Allow or deny a user something.")
@@ -279,41 +258,13 @@ def explain(
     """
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_listing
-    from cometmq.core.access.accounts import Accounts
-    from cometmq.core.access.policies import Action, Resource, decide
+    from cometmq.listings.access import explain_access
     from cometmq.net.loop import run
 
-    wanted = Resource.parse(resource)
-
-    async def collect() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    async def collect() -> dict[str, Any]:
         async with admin_client(name_server, timeout_s) as admin:
-            return await admin.users(name), await admin.policies(name)
+            return await explain_access(admin, name, resource, action, ip)
 
-    users, policies = run(collect())
-    account = next((each for each in users if each["username"] == name), None)
-    row: dict[str, Any] = {"user": name, "resource": resource, "action": action, "from": ip}
-    if account is None:
-        row |= {"allowed": False, "because": "there is no such user", "entry": None}
-    elif account["userStatus"] != "enable":
-        row |= {"allowed": False, "because": "the user is disabled", "entry": None}
-    elif account["userType"] == "Super":
-        row |= {"allowed": True, "because": "a super user may do everything", "entry": None}
-    else:
-        accounts = Accounts.from_json(
-            {
-                "users": [{**account, "password": "-"}],
-                "acls": [each for each in policies if each["subject"] == f"User:{name}"],
-            }
-        )
-        verdict = decide(accounts.policies.get(name, {}), wanted, [Action[action.upper()]], ip)
-        entry = verdict.entry
-        row |= {
-            "allowed": verdict.is_allowed,
-            "because": verdict.reason,
-            "entry": None
-            if entry is None
-            else f"{entry.resource} {entry.decision.name.title()}"
-            f" {', '.join(entry.to_json()['actions'])}",
-        }
+    row = run(collect())
     print_listing([row], as_json=as_json)
     return 0 if row["allowed"] else 1

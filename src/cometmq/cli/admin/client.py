@@ -17,7 +17,6 @@ from cometmq.cli.terminal.values import NAME
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cometmq.client.admin.online_clients import OnlineClient
     from cometmq.wire.body.client import ConsumerRunningInfo
 
 __all__ = ["client"]
@@ -43,32 +42,15 @@ def list_clients(
     """List the producers and consumers that brokers know, a row for each group of a client."""
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_listing
+    from cometmq.listings.clients import client_rows
     from cometmq.net.loop import run
-    from cometmq.wire.command.codes import release_of
 
-    async def collect() -> "list[OnlineClient]":
+    async def collect() -> list[dict[str, Any]]:
         async with admin_client(name_server, timeout_s) as admin:
-            return await admin.online_clients(group)
+            return await client_rows(admin, group, namespace())
 
-    space = namespace()
     print_listing(
-        [
-            {
-                "role": each.role,
-                "group": space.unwrap(each.group),
-                "client_id": each.client_id,
-                "address": each.address,
-                "language": each.language,
-                "protocol": release_of(each.version),
-                "brokers": each.brokers,
-                "subscriptions": [
-                    f"{space.unwrap(topic)} {expression}"
-                    for topic, expression in sorted(each.subscriptions.items())
-                ],
-            }
-            for each in run(collect())
-            if space.has(each.group)
-        ],
+        run(collect()),
         as_json=as_json,
         empty=f"no member of {group} is online" if group else "no client is online",
     )
@@ -117,53 +99,15 @@ def show(
     """
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_json, print_listing
+    from cometmq.listings.clients import consumer_queue_rows, running_info_fields
 
     info = _running_info(group, client_id, name_server, timeout_s, stacks=False)
-    space = namespace()
     if as_json:
-        print_json(
-            {
-                "properties": info.properties,
-                "queues": [
-                    {
-                        "topic": space.unwrap(queue.topic),
-                        "broker": queue.broker_name,
-                        "queue_id": queue.queue_id,
-                        **state,
-                    }
-                    for queue, state in sorted(info.queue_table.items())
-                ],
-                "rates": info.status_table,
-            }
-        )
+        print_json(running_info_fields(info, namespace()))
         return
     print_listing(
-        [
-            {
-                "topic": space.unwrap(queue.topic),
-                "queue": f"{queue.broker_name}:{queue.queue_id}",
-                "in_memory": state.get("cachedMsgCount", 0),
-                "first": state.get("cachedMsgMinOffset", 0),
-                "last": state.get("cachedMsgMaxOffset", 0),
-                "committed": state.get("commitOffset", 0),
-                "last_pull": _time(state.get("lastPullTimestamp")),
-                "last_handled": _time(state.get("lastConsumeTimestamp")),
-                "locked": bool(state.get("locked")),
-            }
-            for queue, state in sorted(info.queue_table.items())
-        ],
-        as_json=False,
-        empty=f"{client_id} has no queue",
+        consumer_queue_rows(info, namespace()), as_json=False, empty=f"{client_id} has no queue"
     )
-
-
-def _time(moment_ms: object) -> str | None:
-    """A time of a running info as UTC text; None where it never was."""
-    from datetime import UTC, datetime
-
-    if not isinstance(moment_ms, int) or moment_ms <= 0:
-        return None
-    return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 @client.command("stacks", short_help="The stack of each thread of a consumer.")

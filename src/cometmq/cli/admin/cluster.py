@@ -1,6 +1,6 @@
 """`cometmq cluster`: the brokers of a cluster."""
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
@@ -11,9 +11,6 @@ from cometmq.cli.terminal.options import (
     set_up_logging,
     timeout_option,
 )
-
-if TYPE_CHECKING:
-    from cometmq.client import Admin
 
 __all__ = ["cluster"]
 
@@ -36,53 +33,15 @@ def list_brokers(ctx: click.Context, name_server: str, timeout_s: float, as_json
     """
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_listing
+    from cometmq.listings.brokers import broker_rows
     from cometmq.net.loop import run
 
-    async def collect() -> list[dict[str, object]]:
+    async def collect() -> list[dict[str, Any]]:
         async with admin_client(name_server, timeout_s) as admin:
-            info = await admin.cluster_info()
-            return [
-                await _row(admin, name, broker_id, address)
-                for name in sorted(info.brokers)
-                for broker_id, address in sorted(info.brokers[name].broker_addrs.items())
-            ]
+            return await broker_rows(admin)
 
     print_listing(
         run(collect()),
         as_json=as_json,
         empty=f"no broker is registered at {name_server}; start one with cometmq broker",
     )
-
-
-async def _row(admin: "Admin", name: str, broker_id: int, address: str) -> dict[str, object]:
-    from cometmq.errors import CometError
-
-    row: dict[str, object] = {"broker": name, "id": broker_id, "address": address}
-    try:
-        table = await admin.runtime_info_at(address)
-    except CometError as error:
-        return row | {
-            "release": None,
-            "in_per_s": None,
-            "out_per_s": None,
-            "in_today": None,
-            "out_today": None,
-            "disk": None,
-            "state": str(error),
-        }
-    put = int(table.get("msgPutTotalTodayNow", 0)) - int(table.get("msgPutTotalTodayMorning", 0))
-    got = int(table.get("msgGetTotalTodayNow", 0)) - int(table.get("msgGetTotalTodayMorning", 0))
-    return row | {
-        "release": table.get("brokerVersionDesc"),
-        "in_per_s": _first_rate(table.get("putTps")),
-        "out_per_s": _first_rate(table.get("getTransferredTps")),
-        "in_today": put,
-        "out_today": got,
-        "disk": f"{float(table.get('commitLogDiskRatio') or 0):.0%}",
-        "state": "serving",
-    }
-
-
-def _first_rate(rates: str | None) -> float:
-    """The rate of the last ten seconds; brokers give those of a minute and ten minutes too."""
-    return float((rates or "0").split()[0])

@@ -5,13 +5,11 @@ Job: options, listings, the question before sending, progress. It must not read 
 """
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from cometmq.cli.admin.existing_group import require_group
-from cometmq.cli.terminal.bodies import body_fields, body_text
+from cometmq.cli.terminal.bodies import body_text
 from cometmq.cli.terminal.confirming import confirm
 from cometmq.cli.terminal.namespace import CLUSTER_NAME, namespace, namespace_option
 from cometmq.cli.terminal.options import (
@@ -146,6 +144,7 @@ def list_dead(
     """
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import note, print_listing
+    from cometmq.listings.dead_letters import death_row
     from cometmq.net.loop import run
 
     if group is None:
@@ -155,7 +154,7 @@ def list_dead(
         return
     newest, total = run(_newest(name_server, timeout_s, group, options, count))
     print_listing(
-        [_row(death, as_json) for death in newest],
+        [death_row(death, namespace(), is_full=as_json) for death in newest],
         as_json=as_json,
         empty=f"no dead letter of {group} is selected",
     )
@@ -164,33 +163,21 @@ def list_dead(
 
 
 async def _groups(name_server: str, timeout_s: float) -> list[dict[str, Any]]:
-    from cometmq.client.admin.redrive import dead_groups
+    from cometmq.listings.dead_letters import dead_group_rows
 
     async with admin_client(name_server, timeout_s) as admin:
-        topics = await admin.topic_list(include_system=True)
-        counts = await dead_groups(admin.queue_reader(), topics)
-    space = namespace()
-    return [
-        {"group": space.unwrap(name), "messages": count}
-        for name, count in counts.items()
-        if count and space.has(name)
-    ]
+        return await dead_group_rows(admin, namespace())
 
 
 async def _newest(
     name_server: str, timeout_s: float, group: str, options: dict[str, Any], count: int
 ) -> "tuple[list[Death], int]":
-    from collections import deque
+    from cometmq.listings.dead_letters import newest_deaths, require_dead_group
 
-    newest: deque[Death] = deque(maxlen=count)
-    total = 0
     async with admin_client(name_server, timeout_s) as admin:
         letters = _letters(admin, group, options)
-        await _check_group(admin, group)
-        async for death, _ in letters.walk(_selection(options)):
-            newest.append(death)
-            total += 1
-    return sorted(newest, key=lambda death: (death.died_ms, death.position)), total
+        await require_dead_group(admin, group)
+        return await newest_deaths(letters, _selection(options), count)
 
 
 def _letters(admin: Any, group: str, options: dict[str, Any]) -> Any:
@@ -200,37 +187,6 @@ def _letters(admin: Any, group: str, options: dict[str, Any]) -> Any:
     return DeadLetters(
         admin.queue_reader(), group, options.get("reason_properties") or REASON_PROPERTIES
     )
-
-
-async def _check_group(admin: Any, group: str) -> None:
-    """Tell a group without dead letters from a misspelt one."""
-    from cometmq.model.names import dlq_topic
-
-    if not await admin.queue_reader().queues(dlq_topic(group)):
-        await require_group(admin, group)
-
-
-def _utc(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
-
-
-def _row(death: "Death", as_json: bool) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "died": _utc(death.died_ms),
-        "topic": namespace().unwrap(death.origin_topic),
-        "tags": death.tags,
-        "keys": list(death.keys),
-        "refused": death.times_refused,
-        "reason": death.reason,
-        "message_id": death.message_id,
-    }
-    if as_json:
-        row |= {
-            "origin_message_id": death.origin_message_id,
-            "place": death.position,
-            "body_bytes": death.body_bytes,
-        }
-    return row
 
 
 @dead_letters.command("show", short_help="All of one dead letter.")
@@ -254,12 +210,13 @@ def show_dead(
     from cometmq.cli.terminal.exit_codes import NOT_FOUND
     from cometmq.cli.terminal.output import note, print_json
     from cometmq.core.retry.dead_letters import DeathSelection
+    from cometmq.listings.dead_letters import require_dead_group
     from cometmq.net.loop import run
 
     async def matching() -> "list[tuple[Death, ReceivedMessage]]":
         selection = DeathSelection(message_ids=(message_id,))
         async with admin_client(name_server, timeout_s) as admin:
-            await _check_group(admin, group)
+            await require_dead_group(admin, group)
             return [pair async for pair in _letters(admin, group, {}).walk(selection)]
 
     matches = run(matching())
@@ -283,10 +240,14 @@ def show_dead(
 
 
 def _full(death: "Death", message: "ReceivedMessage") -> dict[str, Any]:
-    row = _row(death, as_json=True)
+    from cometmq.listings.dead_letters import death_row
+    from cometmq.listings.messages import body_fields
+    from cometmq.listings.times import utc
+
+    row = death_row(death, namespace(), is_full=True)
     row["keys"] = " ".join(death.keys)
     return row | {
-        "born": _utc(message.born_timestamp_ms),
+        "born": utc(message.born_timestamp_ms),
         "born_host": message.born_host,
         "properties": message.properties,
         **body_fields(message.body),
@@ -355,12 +316,13 @@ def redrive(
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import note, print_json
     from cometmq.client.admin.redrive import Redrive
+    from cometmq.listings.dead_letters import require_dead_group
     from cometmq.net.env import SystemClock
     from cometmq.net.loop import run
 
     async def work() -> Redriven:
         async with admin_client(name_server, timeout_s) as admin:
-            await _check_group(admin, group)
+            await require_dead_group(admin, group)
             sending = Redrive(
                 _letters(admin, group, options),
                 admin,
@@ -459,14 +421,16 @@ def _messages(count: int) -> str:
 
 
 def _targets(plan: "RedrivePlan") -> list[dict[str, Any]]:
+    from cometmq.listings.times import utc
+
     return [
         {
             "first_topic": namespace().unwrap(origin),
             "target": namespace().unwrap(target),
             "messages": count,
             "body_bytes": size,
-            "first_died": _utc(first),
-            "last_died": _utc(last),
+            "first_died": utc(first),
+            "last_died": utc(last),
         }
         for (origin, target), (count, size, first, last) in sorted(plan.by_target.items())
     ]

@@ -1,11 +1,10 @@
 """`cometmq group`: list, members, offsets, reset, delete; `group_policy` has show and set."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from cometmq.cli.admin.existing_group import require_group
 from cometmq.cli.admin.group_policy import set_group, show
 from cometmq.cli.terminal.confirming import confirm
 from cometmq.cli.terminal.namespace import CLUSTER_NAME, namespace, namespace_option
@@ -17,11 +16,9 @@ from cometmq.cli.terminal.options import (
     timeout_option,
 )
 from cometmq.cli.terminal.values import moment_ms
+from cometmq.listings.existing_group import require_group
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cometmq.client import Admin
     from cometmq.client.admin.group_reset import QueueReset
     from cometmq.client.admin.lag_causes import LagCause
 
@@ -37,16 +34,6 @@ group.add_command(show)
 group.add_command(set_group)
 
 
-async def _members(admin: "Admin", name: str) -> list[str]:
-    """Client ids of a group's members; a group without members is an answer, not an error."""
-    from cometmq.errors import RemoteError
-
-    try:
-        return await admin.consumer_list(name)
-    except RemoteError:
-        return []
-
-
 @group.command("list", short_help="All groups with their members and their lag.")
 @name_server_option
 @namespace_option
@@ -60,42 +47,18 @@ def list_groups(
     """List all consumer groups: members online, topics, and messages not yet consumed."""
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_listing
+    from cometmq.listings.groups import group_rows
     from cometmq.net.loop import run
 
-    async def collect() -> list[dict[str, object]]:
-        rows: list[dict[str, object]] = []
+    async def collect() -> list[dict[str, Any]]:
         space = namespace()
         async with admin_client(name_server, timeout_s) as admin:
-            for name in filter(space.has, await admin.group_list(include_system=include_system)):
-                topics, lag = await _progress(admin, name)
-                rows.append(
-                    {
-                        "group": space.unwrap(name),
-                        "members": len(await _members(admin, name)),
-                        "lag": lag,
-                        "topics": list(map(space.unwrap, topics)),
-                    }
-                )
-        return rows
+            names = filter(space.has, await admin.group_list(include_system=include_system))
+            return await group_rows(admin, names, space)
 
     print_listing(
         run(collect()), as_json=as_json, empty="no consumer groups; a consumer makes one by joining"
     )
-
-
-async def _progress(admin: "Admin", name: str) -> tuple[list[str], int]:
-    """Topics a group has offsets for, and its lag over those that still exist."""
-    from cometmq.errors import NoRoute
-
-    topics = await admin.group_topics(name)
-    lag = 0
-    for topic in topics:
-        try:
-            progress = await admin.group_offsets(name, [topic])
-        except NoRoute:
-            continue  # the topic was deleted; the broker still has the group's offsets
-        lag += sum(queue.lag for queue in progress.values())
-    return topics, lag
 
 
 @group.command("members", short_help="Client ids of a group's members that are online.")
@@ -111,11 +74,12 @@ def members(
     """List the client ids of the members of group NAME that are online."""
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_listing
+    from cometmq.listings.groups import member_ids
     from cometmq.net.loop import run
 
     async def collect() -> list[str]:
         async with admin_client(name_server, timeout_s) as admin:
-            return await _members(admin, name)
+            return await member_ids(admin, name)
 
     print_listing(
         [{"client_id": client_id} for client_id in run(collect())],
@@ -145,23 +109,13 @@ def offsets(
     """List the progress of group NAME: broker offset, consumer offset and lag of each queue."""
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_listing
+    from cometmq.listings.groups import offset_rows
     from cometmq.net.loop import run
 
-    async def collect() -> list[dict[str, object]]:
+    async def collect() -> list[dict[str, Any]]:
         async with admin_client(name_server, timeout_s) as admin:
             await require_group(admin, name)
-            progress = await admin.group_offsets(name, topics or None)
-        return [
-            {
-                "topic": namespace().unwrap(queue.topic),
-                "broker": queue.broker_name,
-                "queue_id": queue.queue_id,
-                "broker_offset": reached.broker_offset,
-                "consumer_offset": reached.consumer_offset,
-                "lag": reached.lag,
-            }
-            for queue, reached in sorted(progress.items())
-        ]
+            return await offset_rows(admin, name, topics or None, namespace())
 
     print_listing(
         run(collect()), as_json=as_json, empty=f"group {name} has not committed any offset yet"
@@ -195,6 +149,7 @@ def lag(
     """
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_listing
+    from cometmq.listings.groups import lag_rows, offset_rows
     from cometmq.net.loop import run
 
     async def explain() -> "list[LagCause]":
@@ -202,17 +157,10 @@ def lag(
             await require_group(admin, name)
             return (await admin.explain_lag(name, topics or None))[1]
 
-    async def collect() -> list[dict[str, object]]:
-        space = namespace()
-        table: dict[str, list[int]] = {}
+    async def collect() -> list[dict[str, Any]]:
         async with admin_client(name_server, timeout_s) as admin:
             await require_group(admin, name)
-            for queue, reached in (await admin.group_offsets(name, topics or None)).items():
-                table.setdefault(space.unwrap(queue.topic), []).append(reached.lag)
-        return [
-            {"topic": topic, "queues": len(lags), "lag": sum(lags), "largest": max(lags)}
-            for topic, lags in sorted(table.items())
-        ]
+            return lag_rows(await offset_rows(admin, name, topics or None, namespace()))
 
     if not explains:
         print_listing(run(collect()), as_json=as_json, empty=f"group {name} has no offsets yet")
@@ -291,6 +239,7 @@ def reset(
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import note, print_listing
     from cometmq.client.admin.group_reset import GroupReset, ResetTarget
+    from cometmq.listings.groups import reset_rows, reset_sums
     from cometmq.net.loop import run
 
     if [to_earliest, to_latest, to_time is not None, to_offset is not None].count(True) != 1:
@@ -311,34 +260,14 @@ def reset(
                 return resets
             if not yes:
                 if not as_json:
-                    print_listing(_reset_rows(resets), as_json=False)
-                confirm(f"Move group {name} in topic {topic}: {_reset_sums(resets)}?")
+                    print_listing(reset_rows(resets), as_json=False)
+                confirm(f"Move group {name} in topic {topic}: {reset_sums(resets)}?")
             return await change.carry_out(resets)
 
     resets = run(move())
-    print_listing(_reset_rows(resets), as_json=as_json)
+    print_listing(reset_rows(resets), as_json=as_json)
     if not as_json:
-        note(_reset_sums(resets) + ("; nothing was moved: a preview" if preview else ""))
-
-
-def _reset_rows(resets: "Sequence[QueueReset]") -> list[dict[str, object]]:
-    return [
-        {
-            "broker": reset.queue.broker_name,
-            "queue_id": reset.queue.queue_id,
-            "from_offset": reset.from_offset,
-            "consumer_offset": reset.to_offset,
-            "skipped": reset.skipped,
-            "repeated": reset.repeated,
-        }
-        for reset in resets
-    ]
-
-
-def _reset_sums(resets: "Sequence[QueueReset]") -> str:
-    skipped, repeated = sum(r.skipped for r in resets), sum(r.repeated for r in resets)
-    queues = f"{len(resets)} queue{'s' if len(resets) != 1 else ''}"
-    return f"{queues}, {skipped:,} messages skipped, {repeated:,} repeated"
+        note(reset_sums(resets) + ("; nothing was moved: a preview" if preview else ""))
 
 
 @group.command("delete", short_help="Delete a consumer group.")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cometmq.cli.admin.existing_group import require_group
 from cometmq.cli.terminal import values
 from cometmq.cli.terminal.namespace import CLUSTER_NAME, namespace, namespace_option
 from cometmq.cli.terminal.options import (
@@ -19,6 +18,7 @@ from cometmq.cli.terminal.options import (
     set_up_logging,
     timeout_option,
 )
+from cometmq.listings.existing_group import require_group
 
 if TYPE_CHECKING:
     from cometmq.client import Admin

@@ -4,14 +4,13 @@ Job: options, listings and the question before messages are given up. It must no
 parking topics; `cometmq.client.extensions.parking.admin` does.
 """
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from cometmq.cli.admin.existing_group import require_group
-from cometmq.cli.terminal.bodies import body_fields, body_text
+from cometmq.cli.terminal.bodies import body_text
 from cometmq.cli.terminal.confirming import confirm
+from cometmq.cli.terminal.namespace import CLUSTER_NAME
 from cometmq.cli.terminal.options import (
     admin_client,
     json_option,
@@ -20,11 +19,10 @@ from cometmq.cli.terminal.options import (
     timeout_option,
 )
 from cometmq.cli.terminal.streams import utf8
-from cometmq.cli.terminal.values import GIVEN, NAME
+from cometmq.cli.terminal.values import GIVEN
 
 if TYPE_CHECKING:
-    from cometmq.client import Admin
-    from cometmq.client.extensions.parking.admin import ParkedLane, ParkedLanes
+    from cometmq.client.extensions.parking.admin import ParkedLane
 
 __all__ = ["parking"]
 
@@ -34,19 +32,8 @@ def parking() -> None:
     """Inspect, retry and skip parked message groups."""
 
 
-def _lanes(admin: "Admin", group: str) -> "ParkedLanes":
-    from cometmq.client.extensions.parking.admin import ParkedLanes
-    from cometmq.net.env import SystemClock
-
-    return ParkedLanes(admin.queue_reader(), group, SystemClock())
-
-
-def _utc(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
-
-
 @parking.command("list", short_help="Which message groups are parked, and why.")
-@click.argument("group", type=NAME, required=False)
+@click.argument("group", type=CLUSTER_NAME, required=False)
 @name_server_option
 @timeout_option
 @json_option
@@ -57,41 +44,18 @@ def list_parked(
     """List the message groups that are parked for GROUP (default: all groups), with the reason."""
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_listing
-    from cometmq.client.extensions.parking.admin import parking_groups
+    from cometmq.listings.parked import parked_rows
     from cometmq.net.loop import run
 
     async def collect() -> list[dict[str, Any]]:
         async with admin_client(name_server, timeout_s) as admin:
-            topics = await admin.topic_list(include_system=True)
-            groups = parking_groups(topics)
-            if group is not None and group not in groups:
-                await require_group(admin, group)
-            return [
-                _row(name, lane)
-                for name in groups
-                if group in (None, name)
-                for lane in await _lanes(admin, name).all()
-            ]
+            return await parked_rows(admin, group)
 
     print_listing(run(collect()), as_json=as_json, empty="nothing is parked")
 
 
-def _row(group: str, lane: "ParkedLane") -> dict[str, Any]:
-    first = lane.lane.messages[0]
-    return {
-        "group": group,
-        "lane": lane.name,
-        "state": lane.lane.state.value,
-        "messages": len(lane.lane.messages),
-        "since": _utc(first.parked_ms),
-        "expires": _utc(lane.expires_ms),
-        "first": first.position,
-        "reason": lane.lane.reason,
-    }
-
-
 @parking.command("show", short_help="The messages of a parked message group.")
-@click.argument("group", type=NAME)
+@click.argument("group", type=CLUSTER_NAME)
 @click.argument("lane", type=GIVEN, callback=utf8)
 @name_server_option
 @click.option(
@@ -112,19 +76,22 @@ def show_parked(
     """List the parked messages of LANE in order; LANE is a name from `list` or a message group."""
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import note, print_listing
+    from cometmq.listings.messages import body_fields
+    from cometmq.listings.parked import parked_lanes
+    from cometmq.listings.times import utc
     from cometmq.net.loop import run
 
     async def collect() -> tuple[list[dict[str, Any]], int]:
         rows: list[dict[str, Any]] = []
         total = 0
         async with admin_client(name_server, timeout_s) as admin:
-            lanes = _lanes(admin, group)
+            lanes = parked_lanes(admin, group)
             for found in await lanes.named(lane):
                 total += len(found.lane.messages)
                 async for parked, message in found.messages(lanes.reader, count):
                     row = {
                         "place": parked.position,
-                        "parked": _utc(parked.parked_ms),
+                        "parked": utc(parked.parked_ms),
                         "message_id": parked.message_id,
                         "keys": parked.keys,
                         "reason": parked.reason,
@@ -143,7 +110,7 @@ def show_parked(
 
 
 @parking.command("retry", short_help="Consume parked messages again, in order.")
-@click.argument("group", type=NAME)
+@click.argument("group", type=CLUSTER_NAME)
 @click.argument("lane", type=GIVEN, callback=utf8, required=False)
 @name_server_option
 @click.option("--all", "is_all", is_flag=True, help="Everything that is parked for GROUP.")
@@ -170,11 +137,12 @@ def retry_parked(
     if (lane is None) != is_all:
         raise click.UsageError("name one LANE, or give --all", ctx)
     from cometmq.cli.terminal.output import note
+    from cometmq.listings.parked import parked_lanes
     from cometmq.net.loop import run
 
     async def order() -> tuple[list["ParkedLane"], bool]:
         async with admin_client(name_server, timeout_s) as admin:
-            lanes = _lanes(admin, group)
+            lanes = parked_lanes(admin, group)
             found = await lanes.all() if lane is None else await lanes.named(lane)
             for one in found:
                 await lanes.retry(one)
@@ -190,7 +158,7 @@ def retry_parked(
 
 
 @parking.command("skip", short_help="Give parked messages up.")
-@click.argument("group", type=NAME)
+@click.argument("group", type=CLUSTER_NAME)
 @click.argument("lane", type=GIVEN, callback=utf8)
 @name_server_option
 @click.option(
@@ -219,12 +187,13 @@ def skip_parked(
     cometmq parking retry billing customer-7
     """
     set_up_logging(ctx)
+    from cometmq.listings.parked import parked_lanes
     from cometmq.net.loop import run
 
     async def order() -> list[tuple[str, int, int]]:
         done: list[tuple[str, int, int]] = []
         async with admin_client(name_server, timeout_s) as admin:
-            lanes = _lanes(admin, group)
+            lanes = parked_lanes(admin, group)
             for one in await lanes.named(lane):
                 held = len(one.lane.messages)
                 many = held if is_all else min(count, held)

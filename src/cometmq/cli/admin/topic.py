@@ -1,6 +1,6 @@
 """`cometmq topic`: list, create, delete, route, status; grow, shrink, growth."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -42,23 +42,14 @@ def list_topics(
     """List all topics with their queues; --all adds retry, dead-letter and system topics."""
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_listing
+    from cometmq.listings.topics import topic_rows
     from cometmq.net.loop import run
 
-    async def collect() -> list[dict[str, object]]:
-        rows: list[dict[str, object]] = []
+    async def collect() -> list[dict[str, Any]]:
         space = namespace()
         async with admin_client(name_server, timeout_s) as admin:
-            for name in filter(space.has, await admin.topic_list(include_system=include_system)):
-                route = await admin.topic_route(name)
-                rows.append(
-                    {
-                        "topic": space.unwrap(name),
-                        "read_queues": sum(q.read_queue_count for q in route.queue_datas),
-                        "write_queues": sum(q.write_queue_count for q in route.queue_datas),
-                        "brokers": [data.broker_name for data in route.queue_datas],
-                    }
-                )
-        return rows
+            names = filter(space.has, await admin.topic_list(include_system=include_system))
+            return await topic_rows(admin, names, space)
 
     print_listing(
         run(collect()),
@@ -189,29 +180,12 @@ def route(ctx: click.Context, name: str, name_server: str, timeout_s: float, as_
     """List the brokers of topic NAME with their queues and the addresses they listen on."""
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_listing
-    from cometmq.model.flags import PERM_READ, PERM_WRITE
+    from cometmq.listings.topics import route_rows
     from cometmq.net.loop import run
 
-    async def collect() -> list[dict[str, object]]:
+    async def collect() -> list[dict[str, Any]]:
         async with admin_client(name_server, timeout_s) as admin:
-            topic_route = await admin.topic_route(name)
-        brokers = {data.broker_name: data for data in topic_route.broker_datas}
-        return [
-            {
-                "broker": data.broker_name,
-                "cluster": brokers[data.broker_name].cluster,
-                "addresses": [
-                    f"{number}={address}"
-                    for number, address in sorted(brokers[data.broker_name].broker_addrs.items())
-                ],
-                "read_queues": data.read_queue_count,
-                "write_queues": data.write_queue_count,
-                "readable": bool(data.perm & PERM_READ),
-                "writable": bool(data.perm & PERM_WRITE),
-            }
-            for data in topic_route.queue_datas
-            if data.broker_name in brokers
-        ]
+            return await route_rows(admin, name)
 
     print_listing(run(collect()), as_json=as_json)
 
@@ -229,21 +203,12 @@ def status(
     """List each queue of topic NAME: its first and next queue offset and its message count."""
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_listing
+    from cometmq.listings.topics import queue_rows
     from cometmq.net.loop import run
 
-    async def collect() -> list[dict[str, object]]:
+    async def collect() -> list[dict[str, Any]]:
         async with admin_client(name_server, timeout_s) as admin:
-            offsets = await admin.topic_offsets(name)
-        return [
-            {
-                "broker": queue.broker_name,
-                "queue_id": queue.queue_id,
-                "min_offset": bounds.min_offset,
-                "max_offset": bounds.max_offset,
-                "messages": bounds.count,
-            }
-            for queue, bounds in sorted(offsets.items())
-        ]
+            return await queue_rows(admin, name)
 
     print_listing(run(collect()), as_json=as_json)
 

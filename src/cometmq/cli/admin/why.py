@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cometmq.cli.admin.existing_group import require_group
 from cometmq.cli.terminal.namespace import CLUSTER_NAME, namespace_option
 from cometmq.cli.terminal.options import (
     admin_client,
@@ -14,6 +13,7 @@ from cometmq.cli.terminal.options import (
     set_up_logging,
     timeout_option,
 )
+from cometmq.listings.existing_group import require_group
 
 if TYPE_CHECKING:
     from cometmq.client.admin.whereabouts import Whereabouts

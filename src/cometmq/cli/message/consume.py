@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from cometmq.cli.terminal.bodies import body_fields, print_body
+from cometmq.cli.terminal.bodies import print_body
+from cometmq.cli.terminal.names import complete_names
 from cometmq.cli.terminal.namespace import namespace, namespace_option
 from cometmq.cli.terminal.options import (
     is_quiet,
@@ -35,7 +36,7 @@ POLL_MS: Final = 500
 
 
 @click.command(short_help="Print the messages of a topic as they arrive.")
-@click.argument("topic", type=NAME)
+@click.argument("topic", type=NAME, shell_complete=complete_names)
 @name_server_option
 @namespace_option
 @click.option(
@@ -329,6 +330,8 @@ class _Reading:
         if not self._as_json:
             print_body(message.body)
             return
+        from cometmq.listings.messages import body_fields
+
         queue = message.message_queue
         print(
             json_text(

@@ -17,9 +17,7 @@ from cometmq.cli.terminal.values import NAME, boundary_or_ms
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cometmq.client import Admin
     from cometmq.client.message.message import ReceivedMessage
-    from cometmq.model import MessageQueue
 
 __all__ = ["message"]
 
@@ -68,6 +66,7 @@ def get(
     import sys
 
     from cometmq.cli.terminal.output import print_json, print_listing
+    from cometmq.listings.messages import message_fields
     from cometmq.net.loop import run
 
     async def collect() -> "ReceivedMessage":
@@ -78,7 +77,7 @@ def get(
     if only_body:
         sys.stdout.buffer.write(stored_message.body)
         return
-    fields = message_fields(stored_message)
+    fields = message_fields(stored_message, namespace())
     if as_json:
         print_json(fields)
         return
@@ -88,37 +87,15 @@ def get(
     print_listing([{"field": key, "value": value} for key, value in rows], as_json=False)
 
 
-def message_fields(stored_message: "ReceivedMessage") -> dict[str, object]:
-    """Everything about a stored message, under the names that `consume --json` uses."""
-    from cometmq.cli.terminal.bodies import body_fields
-
-    queue = stored_message.message_queue
-    return {
-        "message_id": stored_message.message_id,
-        "offset_message_id": stored_message.stored.offset_message_id,
-        "topic": namespace().unwrap(queue.topic),
-        "broker_name": queue.broker_name,
-        "queue_id": queue.queue_id,
-        "queue_offset": stored_message.queue_offset,
-        "tags": stored_message.tags,
-        "keys": stored_message.keys,
-        "born_timestamp_ms": stored_message.born_timestamp_ms,
-        "store_timestamp_ms": stored_message.store_timestamp_ms,
-        "born_host": stored_message.born_host,
-        "reconsume_times": stored_message.reconsume_times,
-        "properties": dict(stored_message.properties),
-        **body_fields(stored_message.body),
-    }
-
-
 def _print(messages: "Sequence[ReceivedMessage]", *, as_json: bool, empty: str) -> None:
     from datetime import UTC, datetime
 
     from cometmq.cli.terminal.bodies import body_text
     from cometmq.cli.terminal.output import print_json, print_listing
+    from cometmq.listings.messages import message_fields
 
     if as_json:
-        print_json([message_fields(each) for each in messages])
+        print_json([message_fields(each, namespace()) for each in messages])
         return
     print_listing(
         [
@@ -225,6 +202,7 @@ def show(
     cometmq message show Orders --queue broker-a:0 --offset 1500 --count 3
     """
     set_up_logging(ctx)
+    from cometmq.listings.messages import messages_from
     from cometmq.model import MessageQueue
     from cometmq.net.loop import run
 
@@ -235,7 +213,7 @@ def show(
     async def collect() -> "tuple[list[ReceivedMessage], int, int]":
         async with admin_client(name_server, timeout_s) as admin:
             queue = MessageQueue(topic, broker_name, int(number))
-            return await _messages_of(admin, queue, queue_offset, count)
+            return await messages_from(admin, queue, queue_offset, count)
 
     messages, first, end = run(collect())
     _print(
@@ -245,23 +223,6 @@ def show(
         if end > first
         else f"{queue_name} of {topic} is empty",
     )
-
-
-async def _messages_of(
-    admin: "Admin", queue: "MessageQueue", queue_offset: int | None, count: int
-) -> "tuple[list[ReceivedMessage], int, int]":
-    """The messages, and the bounds of the queue."""
-    from cometmq.errors import ConfigError
-
-    ranges = await admin.topic_offsets(queue.topic)
-    if queue not in ranges:
-        names = ", ".join(f"{each.broker_name}:{each.queue_id}" for each in sorted(ranges))
-        raise ConfigError(f"{queue.topic} has no such queue; it has {names}")
-    bounds = ranges[queue]
-    first = bounds.min_offset if queue_offset is None else queue_offset
-    end = min(first + count, bounds.max_offset)
-    messages = [each async for each in admin.queue_reader().read(queue, first, end)]
-    return messages, bounds.min_offset, bounds.max_offset
 
 
 @message.command("send-direct", short_help="Let one consumer handle a stored message now.")

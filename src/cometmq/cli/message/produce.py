@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from cometmq.cli.terminal.names import complete_names
 from cometmq.cli.terminal.namespace import namespace, namespace_option
 from cometmq.cli.terminal.options import (
     admin_client,
@@ -32,7 +33,7 @@ LINGER_MS_MAX: Final = 60_000
 
 
 @click.command(short_help="Send messages: one from the command line, or one per line of a file.")
-@click.argument("topic", type=NAME)
+@click.argument("topic", type=NAME, shell_complete=complete_names)
 @click.argument("body", required=False)
 @name_server_option
 @namespace_option

@@ -1,6 +1,6 @@
 """`cometmq transaction`: lists open transactions, and resumes those that brokers gave up."""
 
-from datetime import UTC, datetime
+from typing import Any
 
 import click
 
@@ -45,62 +45,20 @@ def list_transactions(
     them again.
     """
     set_up_logging(ctx)
-    if is_given_up:
-        _list_given_up(name_server, only_group, timeout_s, as_json=as_json)
-        return
     from cometmq.cli.terminal.output import print_listing
-    from cometmq.client.admin.open_transactions import OpenTransaction
-    from cometmq.net.env import SystemClock
+    from cometmq.listings.transactions import given_up_rows, open_transaction_rows
     from cometmq.net.loop import run
 
-    async def collect() -> list[OpenTransaction]:
+    async def collect() -> list[dict[str, Any]]:
+        rows = given_up_rows if is_given_up else open_transaction_rows
         async with admin_client(name_server, timeout_s) as admin:
-            return await admin.open_transactions()
+            return await rows(admin, only_group)
 
-    now_ms = SystemClock().now_ms()
-    rows = [
-        {
-            "broker": one.broker_name,
-            "transaction": one.transaction_id,
-            "group": one.group,
-            "topic": one.topic,
-            "keys": one.keys,
-            "age_s": max(0, now_ms - one.born_ms) // 1000,
-            "checks": one.checks,
-            "next_check": "" if one.next_check_ms is None else _utc(one.next_check_ms),
-            "why": one.why,
-        }
-        for one in run(collect())
-        if only_group in (None, one.group)
-    ]
-    print_listing(rows, as_json=as_json, empty="no open transactions")
-
-
-def _list_given_up(
-    name_server: str, only_group: str | None, timeout_s: float, *, as_json: bool
-) -> None:
-    from cometmq.cli.terminal.output import print_listing
-    from cometmq.client.admin.given_up import GivenUpTransaction, given_up_transactions
-    from cometmq.net.loop import run
-
-    async def collect() -> list[GivenUpTransaction]:
-        async with admin_client(name_server, timeout_s) as admin:
-            return await given_up_transactions(admin.queue_reader())
-
-    rows = [
-        {
-            "broker": one.queue.broker_name,
-            "transaction": one.transaction_id,
-            "group": one.group,
-            "topic": one.topic,
-            "keys": one.keys,
-            "sent": _utc(one.born_ms),
-            "given_up": _utc(one.given_up_ms),
-        }
-        for one in run(collect())
-        if only_group in (None, one.group)
-    ]
-    print_listing(rows, as_json=as_json, empty="no transaction was given up")
+    print_listing(
+        run(collect()),
+        as_json=as_json,
+        empty="no transaction was given up" if is_given_up else "no open transactions",
+    )
 
 
 @transaction.command("resume", short_help="Let brokers check given up transactions again.")
@@ -157,8 +115,3 @@ def resume(
         return code
 
     return run(resume_all())
-
-
-def _utc(time_ms: int) -> str:
-    """An ISO time in UTC, which people read and scripts sort."""
-    return datetime.fromtimestamp(time_ms // 1000, tz=UTC).isoformat()

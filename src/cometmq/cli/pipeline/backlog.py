@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cometmq.cli.admin.existing_group import require_group_among
 from cometmq.cli.pipeline.options import (
     finish,
     open_progress,
@@ -17,6 +16,7 @@ from cometmq.cli.pipeline.options import (
 )
 from cometmq.cli.terminal.options import name_server_option, security_options, set_up_logging
 from cometmq.cli.terminal.values import Finite
+from cometmq.listings.existing_group import require_group_among
 
 if TYPE_CHECKING:
     from cometmq.sync import Admin

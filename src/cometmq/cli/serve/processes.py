@@ -87,6 +87,7 @@ async def supervise(
     import asyncio
     import time
 
+    from cometmq.cli.terminal.log_lines import child_line
     from cometmq.net.loop import wait_for_stop_signal
     from cometmq.standalone.supervisor import ChildFailed, Supervisor, check_stores
 
@@ -95,7 +96,9 @@ async def supervise(
     for number in range(count):
         # Refuse a port above 65535 before any broker starts.
         child_settings(config, number, None)
-    supervisor = Supervisor(family, lambda line: print(line, file=sys.stderr, flush=True))
+    supervisor = Supervisor(
+        family, lambda line: print(child_line(line), file=sys.stderr, flush=True)
+    )
     stopped = asyncio.ensure_future(wait_for_stop_signal())
     serving = asyncio.ensure_future(supervisor.start())
     try:

@@ -22,6 +22,7 @@ from cometmq.extras import require
 if TYPE_CHECKING:
     from cometmq.broker.base.config import LoadedConfig
     from cometmq.cli.terminal.output import ProgressBar
+    from cometmq.console.server import ConsoleServer
     from cometmq.controller.config import ControllerConfig
     from cometmq.controller.server import Controller
     from cometmq.errors import StoreError
@@ -93,6 +94,13 @@ listen_option = click.option(
     metavar="HOST",
     help="Listen on this address (bindAddress); 0.0.0.0 for all interfaces.  [default: 127.0.0.1]",
 )
+@click.option(
+    "--console-port",
+    type=click.IntRange(0, 65535),
+    default=None,
+    metavar="PORT",
+    help="Run the web console too, on this port of 127.0.0.1; needs the extra console.",
+)
 @config_option
 @set_option
 @insecure_option
@@ -101,6 +109,7 @@ def up(
     ctx: click.Context,
     store_path: str | None,
     name_server_port: int,
+    console_port: int | None,
     broker_port: int | None,
     listen_host: str | None,
     config_path: str | None,
@@ -142,11 +151,18 @@ def up(
     _say_unprotected(loaded.unprotected)
     from cometmq.net.loop import run
 
-    run(_up(loaded, name_server_port, started, quiet=is_quiet(ctx)))
+    if console_port is not None:
+        require("console", "cometmq up --console-port")
+    run(_up(loaded, name_server_port, console_port, started, quiet=is_quiet(ctx)))
 
 
 async def _up(
-    loaded: "LoadedConfig", name_server_port: int, started: float, *, quiet: bool
+    loaded: "LoadedConfig",
+    name_server_port: int,
+    console_port: int | None,
+    started: float,
+    *,
+    quiet: bool,
 ) -> None:
     from cometmq.standalone import Standalone
 
@@ -156,13 +172,32 @@ async def _up(
         name_server_port=name_server_port,
         name_server_host=loaded.config.bind_address,
     )
+    consoles: list[ConsoleServer] = []
+
+    async def start() -> None:
+        await _recovering(cluster.start, lambda: cluster.broker.recovery, quiet=quiet)
+        if console_port is not None:
+            from cometmq.cli.serve.console import console_settings
+            from cometmq.console.server import ConsoleServer
+
+            settings = console_settings(cluster.name_server_address, "127.0.0.1")
+            server = ConsoleServer(settings, "127.0.0.1", console_port)
+            await server.start()
+            consoles.append(server)
+
+    async def stop() -> None:
+        for server in consoles:
+            await server.stop()
+        await cluster.stop()
+
     await serve_until_stopped(
-        lambda: _recovering(cluster.start, lambda: cluster.broker.recovery, quiet=quiet),
-        cluster.stop,
+        start,
+        stop,
         lambda: (
             f"cometmq up: ready in {_monotonic() - started:.2f} s, "
             f"name server {cluster.name_server_address}, broker {cluster.broker_address}, "
             f"store {loaded.config.store_path()}"
+            + "".join(f", console {server.address}" for server in consoles)
         ),
     )
 

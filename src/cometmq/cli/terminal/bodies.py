@@ -3,19 +3,11 @@
 import base64
 import re
 import sys
-from typing import Any, Final
+from typing import Final
 
-__all__ = ["body_fields", "body_text", "print_body"]
+__all__ = ["body_text", "print_body"]
 
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-def body_fields(body: bytes) -> dict[str, Any]:
-    """The body for JSON: ``body`` is its text, or null with the bytes in ``body_base64``."""
-    try:
-        return {"body": body.decode()}
-    except UnicodeDecodeError:
-        return {"body": None, "body_base64": base64.b64encode(body).decode()}
 
 
 def body_text(body: bytes, bytes_max: int | None = None) -> str:

@@ -12,6 +12,8 @@ import click
 from cometmq.cli.terminal.values import NAME
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from cometmq.client.base.namespace import Namespace
 
 __all__ = ["CLUSTER_NAME", "namespace", "namespace_option"]
@@ -52,6 +54,16 @@ def namespace() -> "Namespace":
 class _ClusterName(click.types.StringParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         return namespace().wrap(NAME.convert(value, param, ctx))
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> "list[CompletionItem]":
+        """The cluster's topics or groups that begin with a text."""
+        from click.shell_completion import CompletionItem
+
+        from cometmq.cli.terminal.names import complete_names
+
+        return [CompletionItem(name) for name in complete_names(ctx, param, incomplete)]
 
 
 CLUSTER_NAME: Final = _ClusterName()

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
+from cometmq.cli.terminal.log_lines import level_of_environment, log_formatter
 from cometmq.cli.terminal.values import Finite
 
 if TYPE_CHECKING:
@@ -86,6 +88,29 @@ def _secured(function: F) -> F:
     return function
 
 
+def _name_server(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str:
+    """The name servers, from a profile where nobody gave any; its keys and TLS come with them."""
+    named = (ctx.find_root().obj or {}).get("profile")
+    is_on_line = ctx.get_parameter_source("name_server") is ParameterSource.COMMANDLINE
+    if named and is_on_line and not ctx.resilient_parsing:
+        raise click.UsageError("-n and --profile both name a cluster; give one of them")
+    if value is not None and (is_on_line or not named):
+        return value
+    from cometmq.cli.terminal.profiles import Profiles
+
+    profile = Profiles.load().chosen(named)
+    if profile is None:
+        return DEFAULT_NAME_SERVER
+    options = ctx.meta.setdefault(_SECURITY, {})
+    names = ["tls", "tls_ca", "tls_cert", "tls_key"]
+    if "access_key" not in options:  # else the secret would be another account's
+        names += ["access_key", "secret_file"]
+    for name in names:
+        if getattr(profile, name):
+            options.setdefault(name, getattr(profile, name))
+    return profile.name_server
+
+
 def security_options() -> "SecurityOptions":
     """Keyword arguments for clients, from the options of the running command.
 
@@ -97,6 +122,10 @@ def security_options() -> "SecurityOptions":
     options = SecurityOptions()
     if "access_key" in given:
         options["access_key"] = given["access_key"]
+    if "secret_file" in given:
+        from cometmq.cli.terminal.profiles import read_secret
+
+        options["secret_key"] = read_secret(given["secret_file"])
     mode = given.get("tls")
     if mode == "off":
         options["tls"] = False
@@ -122,18 +151,20 @@ def admin_client(name_server: str, timeout_s: float) -> "Admin":
 
 
 def name_server_option(function: F) -> F:
-    """Add `-n HOST:PORT[;HOST:PORT]`, which defaults to NAMESRV_ADDR or this machine's usual port,
-    and the options for keys and TLS."""
+    """Add `-n HOST:PORT[;HOST:PORT]` and the options for keys and TLS.
+
+    Without `-n` and NAMESRV_ADDR they come from a profile; without one the name server is this
+    machine's usual one.
+    """
     return click.option(
         "-n",
         "--name-server",
         "name_server",
         metavar="HOST:PORT",
         envvar="NAMESRV_ADDR",
-        default=DEFAULT_NAME_SERVER,
-        show_default=True,
         show_envvar=True,
-        help="Name servers, separated by ';'.",
+        callback=_name_server,
+        help=f"Name servers, separated by ';'.  [default: the profile's, or {DEFAULT_NAME_SERVER}]",
     )(_secured(function))
 
 
@@ -163,14 +194,21 @@ def is_quiet(ctx: click.Context) -> bool:
 
 
 def set_up_logging(ctx: click.Context, *, level: int = logging.WARNING) -> None:
-    """Log to stderr at ``level``, one step finer per `-v`; log nothing with `-q`."""
+    """Log to stderr at ``level``, one step finer per `-v`; log nothing with `-q`.
+
+    The environment may ask for another level, and for JSON (`log_lines`); `-v` and `-q` go before.
+
+    Raises:
+        ConfigError: a variable of the environment has an unknown value.
+    """
     settings = ctx.find_root().obj or {}
+    formatter, wanted = log_formatter(), level_of_environment()
     if settings.get("quiet"):
         logging.disable(logging.CRITICAL)
         return
-    finer = min(level, (level, logging.INFO, logging.DEBUG)[min(settings.get("verbose", 0), 2)])
-    logging.basicConfig(
-        level=finer,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    verbose = settings.get("verbose", 0)
+    if verbose or wanted is None:
+        wanted = min(level, (level, logging.INFO, logging.DEBUG)[min(verbose, 2)])
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=wanted, handlers=[handler])

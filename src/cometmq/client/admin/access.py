@@ -6,9 +6,10 @@ from typing import Any, Protocol
 import msgspec
 
 from cometmq.client.base.calls import BrokerCalls
-from cometmq.errors import CodecError
+from cometmq.errors import CodecError, RemoteError
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.header.headers import UnregisterClientHeader
 
 __all__ = ["AccessCalls"]
 
@@ -28,6 +29,27 @@ class AccessCalls:
     Policies are as RocketMQ's tools write them: ``{"policyType": "Custom", "entries": [{"resource":
     "Topic:Orders*", "actions": ["Pub", "Sub"], "sourceIps": [], "decision": "Allow"}]}``.
     """
+
+    async def sign_in(self: _AccessAdmin, name: str) -> bool:
+        """Have a broker check this client's keys; return whether the user is a super user.
+
+        The request asks for nothing, so that it needs no permission.  An ordinary user who may not
+        read accounts counts as one.
+
+        Raises:
+            AccessDenied: the broker knows no such user, or the signature is not his.
+            CometError: no broker answers.
+        """
+        address = next(iter((await self._masters()).values()))
+        fields = UnregisterClientHeader(f"{name}-in").to_ext()
+        await self._calls.ask(
+            address, RemotingCommand.request(RequestCode.UNREGISTER_CLIENT, fields)
+        )
+        try:
+            account = await _ask(self._calls, address, RequestCode.AUTH_GET_USER, username=name)
+        except RemoteError:
+            return False
+        return bool(account and account.get("userType") == "Super")
 
     async def put_user(
         self: _AccessAdmin,

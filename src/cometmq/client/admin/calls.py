@@ -11,6 +11,7 @@ from typing import Final
 
 from cometmq.client.admin.access import AccessCalls
 from cometmq.client.admin.checkup import CheckupCalls
+from cometmq.client.admin.figures import FigureCalls
 from cometmq.client.admin.lag_explained import LagCalls
 from cometmq.client.admin.online_clients import OnlineCalls
 from cometmq.client.admin.open_transactions import OpenTransaction, open_transactions_of
@@ -121,7 +122,9 @@ class QueueProgress:
         return max(0, self.broker_offset - (self.consumer_offset or 0))
 
 
-class AdminCalls(GrowthCalls, OnlineCalls, CheckupCalls, AccessCalls, LagCalls, WhyCalls):
+class AdminCalls(
+    GrowthCalls, OnlineCalls, CheckupCalls, AccessCalls, FigureCalls, LagCalls, WhyCalls
+):
     """Administration of the cluster that a list of name servers knows."""
 
     def __init__(self, io: Io, routes: RouteBook, timeout_ms: int) -> None:

@@ -4,7 +4,7 @@
 consume a single message.  Brokers relay the last two to the consumer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -57,13 +57,24 @@ class _OnlineAdmin(Protocol):
 class OnlineCalls:
     """The admin client's calls about clients that are online."""
 
-    async def online_clients(self: _OnlineAdmin, group: str | None = None) -> list[OnlineClient]:
+    async def online_clients(
+        self: _OnlineAdmin, group: str | None = None, *, consumers_of: Iterable[str] | None = None
+    ) -> list[OnlineClient]:
         """The producers and consumers that masters know, of one group or of all.
 
         Sorted by role, group and client id; a client with several groups has a row for each.
+
+        Args:
+            consumers_of: all producers, and only the consumers of these groups; each group is a
+                request to each master.
         """
         matches: dict[tuple[str, str, str], OnlineClient] = {}
-        groups = [group] if group is not None else await self.group_list(include_system=True)
+        if consumers_of is not None:
+            groups = list(consumers_of)
+        elif group is not None:
+            groups = [group]
+        else:
+            groups = await self.group_list(include_system=True)
         for broker_name, address in (await self._masters()).items():
             for seen in await _seen_by(self._calls, address, group, groups):
                 client = matches.setdefault((seen.role, seen.group, seen.client_id), seen)
