@@ -112,7 +112,7 @@ def test_completion_script(shell: str) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("cometmq", "pro"), {"produce"}),
+        (("cometmq", "pro"), {"produce", "profile"}),
         (
             ("cometmq", "topic", ""),
             {"list", "create", "delete", "route", "status", "grow", "shrink", "growth"},
