@@ -276,11 +276,12 @@ class Upkeep:
 
     def _find_mark(self) -> tuple[int, int]:
         """Return the last record of all queues as a mark: offset and fingerprint.  Blocks."""
-        last = -1
+        last, wrote = -1, self._log.wrote
         for queue in self._queues:
             if queue.max > queue.min:
                 unit = self._queues.unit(queue, QueueOffset(queue.max - 1))
-                if unit is not None:
+                # A disk may have changed the unit, so that it leads behind the log.
+                if unit is not None and unit.physical_offset + FINGERPRINT_BYTES <= wrote:
                     last = max(last, unit.physical_offset)
         if last < 0:
             return -1, 0
@@ -301,11 +302,6 @@ class Upkeep:
 
     def finish(self) -> None:
         """Write the last frame and Java's checkpoint; everything else is written and synced."""
-        for queue in self._queues:
-            if queue.max > 0:
-                unit = self._queues.unit(queue, QueueOffset(queue.max - 1))
-                if unit is not None:
-                    queue.last_physical_end = unit.physical_offset + unit.size
         now = max(self._last_store_ms(), self._java.value.physic_timestamp_ms)
         checkpoint = self._java.value._replace(
             physic_timestamp_ms=now,

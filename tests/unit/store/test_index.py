@@ -373,3 +373,18 @@ def test_entries_of_an_earlier_life_go(kept: int, stale: tuple[int, ...]) -> Non
     assert file.header.index_count == 1 + kept
     found = {tuple(row)[:2] for row in file.read_entries(1, 1 + kept).tolist()}
     assert found == right
+
+
+@pytest.mark.parametrize("changed", range(1, 9))
+def test_a_changed_entry_drops_no_other(changed: int) -> None:
+    """A disk let it lead behind the end; the search for the first entry to drop passes over it."""
+    disk = SimDisk(random.Random(1), lambda: START_MS)
+    file = empty_file(disk, "changed")
+    for number in range(9):
+        file.add_one(100 + number, 10 * number, START_MS)
+    disk.flip_bit("/changed", entry_position(changed, SLOTS) + 5, 6)
+    file.cut(85)
+    assert file.header.index_count == 10
+    file.cut(50)
+    # The last one that stays may be the changed one, which goes alone.
+    assert file.header.index_count == (5 if changed == 5 else 6)

@@ -99,18 +99,25 @@ class IndexFile:
         low, high = 1, header.index_count
         while low < high:
             middle = (low + high) // 2
-            entry = self._entry(middle)
-            is_below = entry is not None and entry[1] < physical_offset and entry != (0, 0, 0, 0)
-            if is_below:
+            # A disk may have changed an entry; then the next one tells on which side it is.
+            if self._is_below(middle, physical_offset) or (
+                middle + 1 < high and self._is_below(middle + 1, physical_offset)
+            ):
                 low = middle + 1
             else:
                 high = middle
         while has_key is not None and low > 1:
             entry = self._entry(low - 1)
-            if entry is not None and entry[1] < physical_offset and has_key(entry[0], entry[1]):
+            is_below = self._is_below(low - 1, physical_offset)
+            if entry is not None and is_below and has_key(entry[0], entry[1]):
                 break
             low -= 1
         self._cut_to(low)
+
+    def _is_below(self, number: int, physical_offset: int) -> bool:
+        """Whether an entry is there and leads to a record below a physical offset."""
+        entry = self._entry(number)
+        return entry is not None and entry[1] < physical_offset and entry != (0, 0, 0, 0)
 
     def _cut_to(self, number: int) -> None:
         """Drop the entries from a number on."""

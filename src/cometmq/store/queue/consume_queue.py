@@ -121,7 +121,8 @@ class ConsumeQueue:
         self.first_start = 0
         """Position in the queue of the first byte of its oldest file."""
         self.last_physical_end = 0
-        """Physical end of the last unit's record when the queue was loaded (recovery)."""
+        """Physical end of the last filed unit's record, as it was written (a disk may change it);
+        while recovery scans, of the queue's last unit."""
         self.is_watched = False
         """Whether the arrival listener is called for new visible messages."""
         self.is_gone = False

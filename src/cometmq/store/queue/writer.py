@@ -274,6 +274,8 @@ class QueueWriter:
                 with TAIL_LOCK:
                     del queue.tail[: len(data)]
                     queue.written = first + len(data) // CQ_UNIT_BYTES
+                position, size, _ = CQ_UNIT.unpack_from(data, len(data) - CQ_UNIT_BYTES)
+                queue.last_physical_end = position + size
 
     def _note_journaled(self, batch: list[WrittenQueue], now_ms: int) -> None:
         """Let the queues of a batch, whose units the journal has now, wait for the next pass."""

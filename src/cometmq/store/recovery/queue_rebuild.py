@@ -288,6 +288,8 @@ class QueueRebuild:
         unit = CqUnit(record.physical_offset, record.size, self._code(record))
         self._queues.rewrite(queue, record.queue_offset, unit)
         self._blocks.pop(queue, None)
+        if record.queue_offset == queue.max - 1:
+            queue.last_physical_end = record.physical_offset + record.size
         self.units_built += 1
 
     def _restart(self, queue: ConsumeQueue) -> None:

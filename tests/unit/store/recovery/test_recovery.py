@@ -529,3 +529,23 @@ def test_a_queue_that_was_moved_away_is_derived_again() -> None:
     assert len(rig.bodies("Other")) == 600
     rig.store.close()
     assert verify_store(rig.disk, "/store").findings == []
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_the_last_unit_is_not_believed(is_clean: bool) -> None:
+    """A disk changed it, and no stop and no start cuts its message off."""
+    rig = Rig()
+    fill(rig, 30)
+    before = everything(rig)
+    path, position = "/store/consumequeue/T0/0/" + "0" * 20, (len(before["T0", 0]) - 1) * 20
+    # Where it leads: physical offset and size.
+    for bit in range(8 * 12):
+        rig.tick(2_000)
+        rig.disk.flip_bit(path, position + bit // 8, bit % 8)
+        _ = rig.reopen() if is_clean else rig.kill()
+        assert everything(rig) == before, bit
+        # It was corrected, so the next start has nothing to mend.
+        rig.reopen()
+        assert (rig.report.mode, rig.report.damages) == ("checkpoint", []), bit
+    rig.store.close()
+    assert verify_store(rig.disk, "/store").findings == []
