@@ -19,6 +19,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cometmq.broker.base.state import BrokerState, Refusal, answer
+from cometmq.broker.pull.late_commits import is_late
 from cometmq.errors import ResponseCode
 from cometmq.model.flags import PULL_COMMIT_OFFSET
 from cometmq.model.offsets import ConsumerOffset, QueueOffset
@@ -122,9 +123,9 @@ class BulkPullProcessor:
             )
         if header.sys_flag & PULL_COMMIT_OFFSET:
             header.sys_flag &= ~PULL_COMMIT_OFFSET
-            state.offsets.commit(
-                group, topic, queue_id, ConsumerOffset(header.commit_offset), now_ms
-            )
+            where = topic, queue_id, ConsumerOffset(header.commit_offset)
+            if not is_late(state, None, group, *where, connection, now_ms):
+                state.offsets.commit(group, *where, now_ms)
         backlog.waiting.append(_Job(request, header, topic_config, group_config, codes, filtered))
         self._next(backlog)
         return None

@@ -14,6 +14,7 @@ from typing import Final
 
 from cometmq.broker.base.state import BrokerState, answer, in_worker
 from cometmq.broker.pull.acknowledged import Acknowledgements
+from cometmq.broker.pull.late_commits import is_late
 from cometmq.errors import CometError, ResponseCode
 from cometmq.model.names import LMQ_PREFIX
 from cometmq.model.offsets import ConsumerOffset
@@ -117,6 +118,8 @@ class OffsetProcessor:
         table, reader = state.shares.table_of(part, group)
         if not table.may_commit(reader, *key, consumer_offset, connection.peer, now_ms):
             return answer(request, remark="Offset has been previously reset")
+        if is_late(state, part, group, *key, consumer_offset, connection, now_ms):
+            return answer(request, remark="The queue has another owner since")
         online = state.consumers.get(group)
         member = None if online is None else online.members.get(connection)
         if member is not None:

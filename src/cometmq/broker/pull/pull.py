@@ -17,6 +17,7 @@ from cometmq import native
 from cometmq.broker.base.state import FAQ, BrokerState, Refusal, answer
 from cometmq.broker.pull.filters import FilterService, RecordFilter
 from cometmq.broker.pull.hold import HeldPull, PullHold
+from cometmq.broker.pull.late_commits import is_late
 from cometmq.broker.pull.pull_plans import PULL_BYTES_MAX, PlannedPull, PullFront
 from cometmq.codec.stored_message import PHYSICAL_OFFSET_POSITION
 from cometmq.core.filter.share_filter import filter_of_part
@@ -388,9 +389,12 @@ class PullProcessor:
         key = reader, header.topic, header.queue_id
         if may_park and header.sys_flag & PULL_COMMIT_OFFSET:
             header.sys_flag &= ~PULL_COMMIT_OFFSET  # commit once, however often this pull runs
-            if offsets.may_commit(*key, header.commit_offset, connection.peer, now_ms):
-                consumer_offset = ConsumerOffset(header.commit_offset)
-                shares.commit(part, header.consumer_group, *key[1:], consumer_offset, now_ms)
+            consumer_offset = ConsumerOffset(header.commit_offset)
+            who = header.consumer_group, *key[1:], consumer_offset
+            if offsets.may_commit(*key, consumer_offset, connection.peer, now_ms) and not is_late(
+                self._state, part, *who, connection, now_ms
+            ):
+                shares.commit(part, *who, now_ms)
         offsets.note_pull(*key, header.queue_offset, connection.peer, now_ms)
         if part is not None and not decision.is_owner:
             return True, self._wait_for_turn(

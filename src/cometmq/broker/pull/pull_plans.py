@@ -18,6 +18,7 @@ from cometmq import native
 from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.base.state import BrokerState, Refusal
 from cometmq.broker.pull.hold import HeldPull, PullHold
+from cometmq.broker.pull.late_commits import is_late
 from cometmq.errors import CometError, StoreError
 from cometmq.model.flags import PULL_COMMIT_OFFSET, PULL_SUSPEND
 from cometmq.model.offsets import ConsumerOffset
@@ -182,6 +183,7 @@ class PullFront:
     """
 
     def __init__(self, state: BrokerState, check: _Check, hold: PullHold) -> None:
+        self._state = state
         self._offsets, self._stats, self._hold = state.offsets, state.stats, hold
         self._find_plan = _PullPlans(state, check).find
         self._answer_natively = state.store.answer
@@ -232,9 +234,16 @@ class PullFront:
             plan is None
             or offsets.is_after_loss
             or offsets.has_reset(plan.group, plan.topic, plan.queue_id)
+            or (plan.is_committing and self._is_late(plan, fields[5], connection, now_ms))
         ):
             return None
         return plan
+
+    def _is_late(
+        self, plan: _PullPlan, commit_offset: int, connection: ServerConnection, now_ms: int
+    ) -> bool:
+        key = plan.group, plan.topic, plan.queue_id
+        return is_late(self._state, None, *key, ConsumerOffset(commit_offset), connection, now_ms)
 
     def _answer(self, fields: ReadPull, plan: _PullPlan) -> bytes | GetStatus | None:
         """Return the frame of the answer to a pull, or what `MessageStore.answer` says else."""

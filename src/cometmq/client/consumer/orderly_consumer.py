@@ -15,6 +15,7 @@ from cometmq.client.consumer.orderly import OrderlyRunner
 from cometmq.client.extensions.parking.parking import Parking
 from cometmq.client.queue.assignment import Assignment
 from cometmq.client.queue.locks import LOCK_INTERVAL_MS, QueueLockKeeper
+from cometmq.client.queue.pull_loop import PullLoop
 from cometmq.errors import CometError
 from cometmq.model import MessageModel, MessageQueue
 
@@ -117,6 +118,10 @@ class OrderlyConsumer(GroupConsumer):
         if queue in self._wanted_again:
             self._wanted_again.discard(queue)
             self.rebalance_soon()
+
+    def commit_hint(self, loop: PullLoop) -> int:
+        """See `PullSink`; as for `_commit`."""
+        return super().commit_hint(loop) if self.may_consume(loop.queue) else -1
 
     async def _commit(self, assignments: Iterable[Assignment], *, wait: bool) -> None:
         """Commit, except where another client may own the lock and be further ahead."""

@@ -1,7 +1,7 @@
 """Which client may consume a queue in order: the locks of one broker, by group.
 
 `QueueLocks` grants, renews, releases and expires locks, and remembers the clients that wait for
-one.  It sends nothing and reads no clock.
+one, and the last owner of a lock that has ended.  It sends nothing and reads no clock.
 
 A lock belongs to a group and a queue, and names a client.  It lives as long as its owner renews it
 in time; nobody takes it away earlier, since the owner's handlers may still run.  A refused client
@@ -27,7 +27,7 @@ from typing import Final
 
 from cometmq.model import MessageQueue
 
-__all__ = ["LOCK_LIVE_MS", "RELIED_ON_MS", "LockSnapshot", "QueueLocks"]
+__all__ = ["FORMER_MS", "LOCK_LIVE_MS", "RELIED_ON_MS", "LockSnapshot", "QueueLocks"]
 
 LOCK_LIVE_MS: Final = 60_000
 """``rocketmq.broker.rebalance.lockMaxLiveTime``; clients renew every 20 s."""
@@ -35,6 +35,9 @@ RELIED_ON_MS: Final = 30_000
 """A client consumes for this long after its last renewal (REBALANCE_LOCK_MAX_LIVE_TIME)."""
 AHEAD_MS: Final = 30_000
 """How far the saved time lies ahead; two members that renew every 20 s cost two writes a minute."""
+FORMER_MS: Final = 150_000
+"""So long after its last renewal an ended lock's owner is known.  A broker forgets a silent client
+after 120 s, and until then a network may bring what the client sent long ago."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,8 @@ class QueueLocks:
 
     def __init__(self, live_ms: int = LOCK_LIVE_MS) -> None:
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
+        self._former: dict[str, dict[MessageQueue, _Lock]] = {}
+        """Locks that have ended, for `FORMER_MS`."""
         self._renewed_until_ms = 0
         self._is_ended = False
         self.live_ms = live_ms
@@ -152,8 +157,7 @@ class QueueLocks:
             lock = locks.get(queue)
             if lock is not None and lock.client_id == client_id:
                 waiting.update(lock.waiting)
-                del locks[queue]
-                self.revision += 1
+                self._end(group, queue)
         if not locks:
             del self._groups[group]
         return list(waiting)
@@ -168,6 +172,18 @@ class QueueLocks:
         lock = self._groups.get(group, {}).get(queue)
         return None if lock is None or self._is_expired(lock, now_ms) else lock.client_id
 
+    def has_been_used(self, group: str) -> bool:
+        """Whether `last_owner` may know an owner of this group."""
+        return group in self._groups or group in self._former
+
+    def last_owner(self, group: str, queue: MessageQueue) -> str | None:
+        """Return the client to which the lock was granted last, also if the lock has ended since.
+
+        None without a lock in the last minutes.
+        """
+        lock = self._groups.get(group, {}).get(queue) or self._former.get(group, {}).get(queue)
+        return None if lock is None else lock.client_id
+
     def are_all_expired(self, group: str, now_ms: int) -> bool:
         """Whether no client of the group owns a lock now."""
         locks = self._groups.get(group, {})
@@ -179,12 +195,17 @@ class QueueLocks:
         for group, locks in list(self._groups.items()):
             for queue, lock in list(locks.items()):
                 if self._is_expired(lock, now_ms):
-                    del locks[queue]
-                    self.revision += 1
+                    self._end(group, queue)
                     if lock.waiting:
                         waiting_by_group.setdefault(group, {}).update(lock.waiting)
             if not locks:
                 del self._groups[group]
+        for group, ended in list(self._former.items()):
+            for queue, lock in list(ended.items()):
+                if now_ms - lock.renewed_ms > FORMER_MS:
+                    del ended[queue]
+            if not ended:
+                del self._former[group]
         return {group: list(clients) for group, clients in waiting_by_group.items()}
 
     def next_expiry_ms(self) -> int | None:
@@ -196,6 +217,10 @@ class QueueLocks:
             if lock.waiting
         ]
         return min(renewed) + self.live_ms + 1 if renewed else None
+
+    def _end(self, group: str, queue: MessageQueue) -> None:
+        self._former.setdefault(group, {})[queue] = self._groups[group].pop(queue)
+        self.revision += 1
 
     def _is_expired(self, lock: _Lock, now_ms: int) -> bool:
         return now_ms - lock.renewed_ms > self.live_ms

@@ -1,6 +1,6 @@
 """Locks of queues: granting, renewing, expiry, and who is told."""
 
-from cometmq.core.group.queue_locks import LOCK_LIVE_MS, RELIED_ON_MS, QueueLocks
+from cometmq.core.group.queue_locks import FORMER_MS, LOCK_LIVE_MS, RELIED_ON_MS, QueueLocks
 from cometmq.model import MessageQueue
 
 Q0, Q1, Q2 = [MessageQueue("t", "b", number) for number in range(3)]
@@ -131,3 +131,24 @@ def test_a_clean_end_without_locks_and_one_long_ago() -> None:
     soon = QueueLocks()
     soon.restore(locks.snapshot(), 6)
     assert soon.owner("g", Q0, 6) == "c1"
+
+
+def test_the_last_owner_of_an_ended_lock_is_known_for_a_while() -> None:
+    """As long as a broker may still have a connection of the owner before."""
+    locks = QueueLocks(live_ms=100)
+    assert not locks.has_been_used("g")
+    assert locks.last_owner("g", Q0) is None
+    locks.lock("g", "c1", [Q0, Q1], 0)
+    locks.lock("g", "c2", [Q0], 50)
+    locks.unlock("g", "c1", [Q0])
+    assert (locks.last_owner("g", Q0), locks.last_owner("g", Q1)) == ("c1", "c1")
+    locks.lock("g", "c2", [Q0], 60)
+    assert locks.last_owner("g", Q0) == "c2"
+    locks.expire(200)
+    assert (locks.owner("g", Q0, 200), locks.last_owner("g", Q0)) == (None, "c2")
+    locks.expire(FORMER_MS)
+    assert (locks.last_owner("g", Q1), locks.has_been_used("g")) == ("c1", True)
+    locks.expire(FORMER_MS + 1)
+    assert (locks.last_owner("g", Q1), locks.last_owner("g", Q0)) == (None, "c2")
+    locks.expire(FORMER_MS + 61)
+    assert not locks.has_been_used("g")
