@@ -56,7 +56,7 @@ def test_runs_cover_all_and_keep_the_limit(sizes: list[int], limit: int) -> None
 def test_a_resent_message_gets_the_level_the_broker_would_choose() -> None:
     """Level 3 + reconsumeTimes, counted once more, origin kept from the first try."""
     first = fallback_properties(
-        {"TAGS": "a", "TRAN_MSG": "true"},
+        {"TAGS": "a", "TRAN_MSG": "true", "WAIT": "false"},
         topic="t",
         message_id="id1",
         reconsume_times=0,

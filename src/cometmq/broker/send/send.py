@@ -425,6 +425,9 @@ class SendProcessor:
         (result,), handles = self._append([send], connection.peer_host, now_ms)
         if number is not None:
             self.sequences.note(number, result.physical_offset)
+        # A consumer copies the properties of a retry, WAIT=false among them, and drops the message
+        # once its copy is answered.
+        is_retry = header.topic.startswith(RETRY_PREFIX)
 
         def answer(code: int, has_waited: bool) -> bytes:
             handle = handles[0] if handles else None
@@ -444,7 +447,7 @@ class SendProcessor:
             config.topic,
             result.end_offset,
             answer,
-            is_flush_awaited=properties.get(prop.WAIT) != "false",
+            is_flush_awaited=is_retry or properties.get(prop.WAIT) != "false",
         )
 
     def _send_again(

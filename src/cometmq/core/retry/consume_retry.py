@@ -18,6 +18,7 @@ from cometmq.model.properties import (
     TIMER_ENQUEUE_MS,
     TIMER_OUT_MS,
     TIMER_ROLL_TIMES,
+    WAIT,
 )
 
 __all__ = [
@@ -84,4 +85,6 @@ def fallback_properties(
         level = delay_level if delay_level > 0 else _FIRST_RETRY_LEVEL + reconsume_times
         copy[DELAY] = str(min(level, _DELAY_LEVEL_MAX))
     copy.pop("TRAN_MSG", None)
+    # A broker stores a retry with WAIT=false, and the message is dropped once its copy is answered.
+    copy.pop(WAIT, None)
     return copy

@@ -10,6 +10,7 @@ from tests.unit.broker.harness import SEND_DEFAULTS, Client, scenario
 from cometmq.broker import Broker
 from cometmq.codec.batch import encode_batch
 from cometmq.codec.ids import decode_offset_message_id
+from cometmq.errors import ResponseCode
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import RemotingCommand
 
@@ -334,6 +335,25 @@ def test_synchronous_flush_answers_when_durable(tmp_path: Path) -> None:
             encode_batch([(0, b"x", b"")]),
         )
         assert batch.code == 0
+
+    scenario(tmp_path, story, flushDiskType="SYNC_FLUSH")
+
+
+@pytest.mark.parametrize("when", ["DELAY\x013\x02", "TIMER_DELAY_MS\x011000\x02", ""])
+def test_a_copy_for_the_retry_topic_waits_for_its_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Whatever it says: its properties are those of a retry, and its consumer drops the message."""
+
+    async def story(broker: Broker, client: Client) -> None:
+        await client.send()
+        monkeypatch.setattr(
+            broker.state.store, "when_durable", lambda end, callback: callback(False)
+        )
+        hasty = f"WAIT\x01false\x02{when}"
+        assert (await client.send(i=hasty)).code == 0
+        copy = await client.send(b="%RETRY%g", j="2", i=hasty)
+        assert copy.code == ResponseCode.FLUSH_DISK_TIMEOUT
 
     scenario(tmp_path, story, flushDiskType="SYNC_FLUSH")
 
