@@ -15,6 +15,9 @@ import msgspec
 from sqlalchemy import delete, update
 
 import cometmq.broker.files.persistence as persistence_module
+import cometmq.broker.pull.offset as offset_module
+import cometmq.broker.pull.pull as pull_module
+import cometmq.broker.pull.pull_plans as pull_plans_module
 import cometmq.client.message.checks as checks_module
 import cometmq.core.retry.retry as retry_module
 import cometmq.patterns.idempotent.redis as redis_module
@@ -36,6 +39,7 @@ from cometmq.broker.pull.hold import PullHold
 from cometmq.broker.registration import RegistrationService
 from cometmq.broker.transaction.service import TransactionService
 from cometmq.client.consumer.group.group_consumer import GroupConsumer
+from cometmq.client.consumer.orderly_consumer import OrderlyConsumer
 from cometmq.client.extensions.parking.parking import Parking
 from cometmq.client.producer.request_reply import OpenRequests
 from cometmq.client.producer.sender import Sender
@@ -555,6 +559,20 @@ def _anywhere(original: Any) -> Any:
     return try_again
 
 
+def _taken_for_timely(original: Any) -> Any:
+    return lambda *arguments: False
+
+
+def _from_the_answer(original: Any) -> Any:
+    async def ask(self: QueueLockKeeper, queues: Any, *, renews: bool = False) -> Any:
+        granted, refused = await original(self, queues, renews=renews)
+        for queue in granted & self._granted.keys():
+            self._granted[queue] = self._monotonic(), self._now_ms()
+        return granted, refused
+
+    return ask
+
+
 PLANTS: Final = (
     Plant("a flush is dropped", ((Flusher, "_sync", _drop),)),
     Plant("two units of a batch change places", ((appender_module, "pack_units", _swapped),)),
@@ -657,6 +675,17 @@ PLANTS: Final = (
     Plant(
         "a member relies on a lock that it could not renew",
         ((QueueLockKeeper, "is_fresh", lambda _: lambda self, queue: queue in self._granted),),
+    ),
+    # Found by machines that are cut off.
+    Plant("a lock's age counts from the answer", ((QueueLockKeeper, "_ask", _from_the_answer),)),
+    Plant(
+        "a commit counts whose member has lost the queue",
+        (
+            (offset_module, "is_late", _taken_for_timely),
+            (pull_module, "is_late", _taken_for_timely),
+            (pull_plans_module, "is_late", _taken_for_timely),
+            (OrderlyConsumer, "commit_hint", lambda _: GroupConsumer.commit_hint),
+        ),
     ),
     Plant(
         "a lock outlives its member",

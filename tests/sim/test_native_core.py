@@ -93,6 +93,7 @@ def run(plan: Plan, watched: Watched) -> tuple[Report, dict[str, str]]:
     return report, watched.files()
 
 
+@pytest.mark.timeout(240)
 def test_same_seeds_same_outcomes(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     """Same seeds, same outcomes in both modes: counts, each step of the trace, each byte."""
     outcomes = [run(plan, watched) for plan in PLANS]

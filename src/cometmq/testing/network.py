@@ -33,6 +33,8 @@ from cometmq.testing.markers import override
 
 __all__ = ["NetworkFaults", "SimHost", "SimListener", "SimNetwork", "SimTransport"]
 
+RETRANSMIT_S: Final = 0.4
+"""How often what was written to a silent machine is sent again."""
 HIGH_WATER_BYTES: Final = 64 * 1024
 LOW_WATER_BYTES: Final = 16 * 1024
 FIRST_EPHEMERAL_PORT: Final = 40_000
@@ -47,7 +49,8 @@ class NetworkFaults:
     """The faults of the network; the defaults delay and split but never cut.
 
     `delay_ms_*`: one-way delay of a chunk.  `split_chance`: that a write is chopped into pieces.
-    `cut_chance`: that a delivery is replaced by a reset of the connection.  `connect_refused_
+    `cut_chance`: that a delivery is replaced by a reset of the connection.  `answer_cut_chance`:
+    the same for a delivery of a server, which has done by then what was asked.  `connect_refused_
     chance`: that a connection is refused although the listener is there.
     """
 
@@ -55,6 +58,7 @@ class NetworkFaults:
     delay_ms_max: float = 2.0
     split_chance: float = 0.2
     cut_chance: float = 0.0
+    answer_cut_chance: float = 0.0
     connect_refused_chance: float = 0.0
 
 
@@ -68,6 +72,8 @@ class SimHost:
         self.transports: list[SimTransport] = []
         self.closed: list[SimTransport] = []
         """Ends that are closed while the other end is not yet."""
+        self.is_silent = False
+        """Whether the machine has vanished: nothing answers until it is there again."""
         self._next_port = FIRST_EPHEMERAL_PORT
 
     async def listen(self, host: str, port: int, accept: _Factory) -> SimListener:
@@ -111,8 +117,14 @@ class SimHost:
         self._next_port += 1
         return self._next_port - 1
 
-    def crash(self) -> None:
-        """Remove all listeners and reset every connection for the other end."""
+    def crash(self, *, is_silent: bool = False) -> None:
+        """Remove all listeners and end every connection.
+
+        Args:
+            is_silent: the other ends hear nothing, as no system is left that resets connections.
+                They are reset when they write and the machine is there again.
+        """
+        self.is_silent = is_silent
         self.listeners.clear()
         for transport in (*self.transports, *self.closed):
             transport.die()
@@ -229,6 +241,9 @@ class SimNetwork:
             raise ConnectFailed(f"no connection to {host}:{port} within {timeout_ms} ms")
         await asyncio.sleep(self.delay_s() + self.delay_s())
         target = self.hosts.get(target_address)
+        if target is not None and target.is_silent:
+            await asyncio.sleep(timeout_ms / 1000)
+            raise ConnectFailed(f"no connection to {host}:{port} within {timeout_ms} ms")
         listener = None if target is None else target.listeners.get(port)
         refused = self.chance.random() < self.faults.connect_refused_chance
         if target is None or listener is None or refused:
@@ -262,6 +277,8 @@ class SimTransport(asyncio.Transport):
     ) -> None:
         super().__init__({"peername": peername, "sockname": sockname})
         self.name = name
+        self.is_server = name.endswith("<")
+        """Whether this end was accepted by a listener."""
         self.peer: SimTransport = self
         self._network = network
         self._host = host
@@ -285,6 +302,8 @@ class SimTransport(asyncio.Transport):
         self._eof_delivered = False
         self._lost = False
         self._dead = False
+        self._vanished = False
+        """Whether this end died without a word to its peer."""
         host.transports.append(self)
 
     def join(self, other: SimTransport) -> None:
@@ -413,9 +432,16 @@ class SimTransport(asyncio.Transport):
     def die(self) -> None:
         """Drop this end with its crashed node; the peer gets a reset."""
         self._dead = True
+        self._vanished = self._host.is_silent
         self._drop_outgoing()
         peer = self.peer
-        if not peer._lost and not peer._dead:
+        if peer._lost or peer._dead:
+            return
+        if self._vanished:
+            # The timer of its next delivery belongs to this end, and never rings.
+            peer._stop_timer()
+            peer.pump()
+        else:
             peer._loop.call_later(self._network.delay_s(), peer._peer_reset, context=peer._context)
 
     # -- moving bytes -------------------------------------------------------------------------
@@ -430,14 +456,22 @@ class SimTransport(asyncio.Transport):
             due_s = max(self._last_due_s, self._loop.time())
         else:
             return
+        # The peer's code runs in a delivery, unless there is no peer any more.
+        context = self._context if self.peer._vanished else self.peer._context
         self._pump_timer = self._loop.call_at(
-            max(due_s, self._loop.time()), self._deliver, context=self.peer._context
+            max(due_s, self._loop.time()), self._deliver, context=context
         )
 
     def _deliver(self) -> None:
         self._pump_timer = None
         peer = self.peer
-        if self._lost or self._dead or peer._dead or peer._reading_paused:
+        if self._lost or self._dead:
+            return
+        if peer._dead:
+            if peer._vanished:
+                self._send_again()
+            return
+        if peer._reading_paused:
             return
         if peer._lost:
             # The peer answers a write after its close with a reset.
@@ -448,7 +482,11 @@ class SimTransport(asyncio.Transport):
         if not self._outgoing:
             self._deliver_eof()
             return
-        if self._network.chance.random() < self._network.faults.cut_chance:
+        faults = self._network.faults
+        cut_chance = faults.cut_chance
+        if self.is_server:
+            cut_chance = max(cut_chance, faults.answer_cut_chance)
+        if self._network.chance.random() < cut_chance:
             self._network.trace("cut", self.name)
             self.reset(ConnectionResetError(104, "the simulated network cut the connection"))
             return
@@ -462,6 +500,15 @@ class SimTransport(asyncio.Transport):
         self._network.trace("data", f"{self.name} {len(data)} {zlib.crc32(data):08x}")
         self._feed(data)
         self._after_delivery()
+
+    def _send_again(self) -> None:
+        """Wait for a machine that has vanished; it resets what it does not know."""
+        if self.peer._host.is_silent:
+            self._last_due_s = self._loop.time() + RETRANSMIT_S
+            self._outgoing = deque((self._last_due_s, chunk) for _, chunk in self._outgoing)
+            self.pump()
+        else:
+            self._loop.call_soon(self._peer_reset, context=self._context)
 
     def _feed(self, data: bytes) -> None:
         """Give `data` to the peer's protocol; runs in the peer's context."""
@@ -550,6 +597,9 @@ class SimTransport(asyncio.Transport):
     def _drop_outgoing(self) -> None:
         self._outgoing.clear()
         self._outgoing_bytes = 0
+        self._stop_timer()
+
+    def _stop_timer(self) -> None:
         if self._pump_timer is not None:
             self._pump_timer.cancel()
             self._pump_timer = None

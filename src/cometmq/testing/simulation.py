@@ -154,6 +154,7 @@ class Node:
 
     def _begin_life(self) -> Environment:
         number = len(self._lives) + 1
+        self._world.network.host(self.address).is_silent = False
         self._lives.append(Lifetime(self.name, number))
         chance = random.Random(f"{self._world.seed}/{self.name}/{number}")
         return Environment(
@@ -198,16 +199,19 @@ class Node:
         context = context_of(self.lifetime)
         return self._world.loop.create_task(context.run(work), context=context)
 
-    def crash(self, *, power_cut: bool = True) -> None:
+    def crash(self, *, power_cut: bool = True, is_silent: bool = False) -> None:
         """Crash: connections are reset, timers and tasks never run again, unsynced data is at risk.
 
         With `power_cut` False only the process dies (kill -9) and the page cache survives.
+
+        Args:
+            is_silent: nobody hears of it: connections stay open at their other ends.
         """
         if not self.is_alive:
             return
         self._world.record("crash", "power cut" if power_cut else "kill", node=self.name)
         self.lifetime.end()
-        self._world.network.host(self.address).crash()
+        self._world.network.host(self.address).crash(is_silent=is_silent)
         if power_cut:
             self.disk.power_cut()
         else:

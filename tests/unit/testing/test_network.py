@@ -153,6 +153,58 @@ def test_a_cut_ends_the_connection_somewhere_in_the_stream() -> None:
     assert outcome.value == (b"", "lost ConnectionResetError", "lost ConnectionResetError")
 
 
+def test_a_cut_of_answers_lets_the_request_arrive() -> None:
+    """The server has done what was asked, and the client does not know."""
+
+    class Answering(Recorder):
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            assert self.transport is not None
+            self.transport.write(b"done")
+
+    async def main(world: World) -> tuple[bytes, bytes, str]:
+        server = Answering()
+        await world.network.host("10.0.0.9").listen("0.0.0.0", 9876, lambda: server)
+        client = await world.network.host("10.0.0.8").connect("10.0.0.9", 9876, Recorder)
+        assert client.transport is not None
+        client.transport.write(b"hello")
+        await asyncio.sleep(1)
+        return bytes(server.data), bytes(client.data), client.events[-1]
+
+    outcome = simulate(4, main, faults=NetworkFaults(answer_cut_chance=1.0))
+    assert outcome.value == (b"hello", b"", "lost ConnectionResetError")
+
+
+def test_a_machine_that_vanished_resets_nothing_before_it_is_there_again() -> None:
+    """And then only the connections on which somebody writes."""
+
+    async def main(world: World) -> list[list[str]]:
+        node, there = world.node("there"), Recorder()
+
+        async def listen() -> None:
+            await node.environment().network.listen("0.0.0.0", 9876, lambda: there)
+
+        await node.run(listen)
+        here = world.network.host("10.0.0.99")
+        clients = [await here.connect(node.address, 9876, Recorder) for _ in range(3)]
+        writing, _, early = clients
+        assert writing.transport is not None
+        assert early.transport is not None
+        early.transport.write(b"on its way")
+        node.crash(power_cut=True, is_silent=True)
+        await asyncio.sleep(5)
+        writing.transport.write(b"hello")
+        with pytest.raises(ConnectFailed, match="within 3000 ms"):
+            await here.connect(node.address, 9876, Recorder, 3_000)
+        before = [list(client.events) for client in clients]
+        node.restart()
+        await asyncio.sleep(5)
+        return [*before, *[client.events for client in clients]]
+
+    lost = ["made", "lost ConnectionResetError"]
+    assert simulate(4, main).value == [["made"]] * 3 + [lost, ["made"], lost]
+
+
 def test_half_close_lets_the_other_direction_go_on() -> None:
     """A protocol that returns True from eof_received keeps its writing side."""
 

@@ -46,6 +46,8 @@ PATTERNS: Final = ("flows", "ledger", "mails", "numbered", "orders")
 """The kinds around a broker.  Every fifth seed draws from them, the other seeds from the others."""
 NOT_DRAWN: Final = ("released",)
 """Kinds that a plan names itself, so that recorded seeds keep their meaning."""
+_OFTEN: Final = {"ledger": 0.4, "numbered": 0.4}
+"""Kinds that are added to a plan with this chance: what they look for shows in few runs."""
 _SQL: Final = frozenset({"flows", "ledger", "orders"})
 
 
@@ -60,4 +62,4 @@ def plan_of(seed: int) -> Plan:
         return Plan.of(seed, [name for name in WORKLOADS if name not in others], faults)
     has_sql = find_spec("sqlalchemy") is not None
     kinds = [name for name in PATTERNS if has_sql or name not in _SQL]
-    return Plan.of(seed, kinds, faults, kinds_min=1, kinds_max=2)
+    return Plan.of(seed, kinds, faults, kinds_min=1, kinds_max=2, often=_OFTEN)

@@ -61,6 +61,17 @@ async def _client_kill(cluster: Cluster, chance: random.Random) -> None:
         node.crash(power_cut=chance.random() < 0.5)
 
 
+async def _silent_power(cluster: Cluster, chance: random.Random) -> None:
+    """A machine loses power, and nobody hears of it: no connection to it is reset."""
+    nodes = list(cluster.clients)
+    if cluster.plan.flush == "SYNC_FLUSH":
+        nodes += [part.node for part in cluster.brokers]
+    node = chance.choice(nodes)
+    if node.is_alive:
+        cluster.injected["silent-power"] += 1
+        node.crash(power_cut=True, is_silent=True)
+
+
 def _crash(kind: str, *, power_cut: bool) -> Fault:
     async def crash(cluster: Cluster, chance: random.Random) -> None:
         part = chance.choice(cluster.brokers)
@@ -76,7 +87,8 @@ async def _bit_rot(cluster: Cluster, chance: random.Random) -> None:
     part = chance.choice(cluster.brokers)
     # After a failed sync the page cache proves nothing either.
     may_lose_power = any(
-        fault.kind in POWER_KINDS or "sync-failure" in fault.kind for fault in cluster.plan.faults
+        fault.kind in {*POWER_KINDS, "silent-power"} or "sync-failure" in fault.kind
+        for fault in cluster.plan.faults
     )
     for _ in range(60):
         if part.spoil(chance, may_lose_power=may_lose_power):
@@ -91,6 +103,16 @@ async def _queue_rot(cluster: Cluster, chance: random.Random) -> None:
     for _ in range(60):
         if part.spoil_unit(chance):
             cluster.injected["queue-rot"] += 1
+            return
+        await asyncio.sleep(0.1)
+
+
+async def _index_rot(cluster: Cluster, chance: random.Random) -> None:
+    """The disk of a broker changes an entry of the index."""
+    part = chance.choice(cluster.brokers)
+    for _ in range(60):
+        if part.spoil_entry(chance):
+            cluster.injected["index-rot"] += 1
             return
         await asyncio.sleep(0.1)
 
@@ -266,6 +288,15 @@ async def _cuts(cluster: Cluster, chance: random.Random) -> None:
     faults.cut_chance, faults.connect_refused_chance = 0.0, 0.0
 
 
+async def _lost_answers(cluster: Cluster, chance: random.Random) -> None:
+    """Servers do what is asked, and a third of what they answer resets the connection instead."""
+    faults = cluster.world.network.faults
+    cluster.injected["lost-answers"] += 1
+    faults.answer_cut_chance = 0.3
+    await asyncio.sleep(chance.uniform(0.3, 2))
+    faults.answer_cut_chance = 0.0
+
+
 async def _slow_net(cluster: Cluster, chance: random.Random) -> None:
     """Deliveries take up to 0.4 s, so those of different connections overtake each other."""
     faults = cluster.world.network.faults
@@ -374,15 +405,18 @@ FAULTS: Final[dict[str, Fault]] = {
     "files-go": _files_go,
     "files-go-early": _files_go_early,
     "full-disk": _full_disk,
+    "index-rot": _index_rot,
     "island": _island,
     "half-close": _half_close,
     "long-part": _long_part,
+    "lost-answers": _lost_answers,
     "name-server-away": _name_server_away,
     "name-server-kill": _name_server_kill,
     "other-sync-failure": _other_sync_failure,
     "part": _part,
     "pause": _pause,
     "queue-rot": _queue_rot,
+    "silent-power": _silent_power,
     "slow-disk": _slow_disk,
     "slow-net": _slow_net,
     "slow-power": _slow_power,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -35,13 +35,16 @@ ROT_PROOF: Final = frozenset(
     }
 )
 """Kinds of message whose handlers pass over what a disk has changed."""
-LOSS_PROOF: Final = ROT_PROOF | {"asked", "queue-order"}
+LOSS_PROOF: Final = ROT_PROOF | {"asked", "numbered", "queue-order"}
 """Kinds of message whose checks know what a power cut may take with asynchronous flush; others are
 not drawn with it."""
-RARE_KINDS: Final = frozenset({"files-go-early", "queue-rot"})
+RARITIES: Final = ("index-rot", "lost-answers", "silent-power")
+RARE_KINDS: Final = frozenset({"files-go-early", "queue-rot", *RARITIES})
 """Kinds of faults that are drawn apart from the others."""
 _PROVING: Final = ("consume_queue_flush_interval_ms",)
 """How often the side file becomes durable: only with it a start knows that damage is no end."""
+ORDERED: Final = frozenset({"global-order", "group-ordered", "ordered"})
+"""Kinds of message whose members lock queues, and lose them when they are cut off."""
 WAITING: Final = frozenset({"recalled", "timed", "transactions"})
 """Kinds of message that wait in the log, and are appended again before their log file goes."""
 CLOCK_SHY: Final = frozenset({"gateway", "recalled", "reset", "transactions"})
@@ -96,12 +99,14 @@ class Plan:
         *,
         kinds_min: int = 2,
         kinds_max: int = 4,
+        often: Mapping[str, float] | None = None,
     ) -> Plan:
         """Draw a plan from a seed and these kinds of message and of faults.
 
         Args:
             kinds_min: the least number of kinds of message in the plan.
-            kinds_max: the largest.
+            kinds_max: the largest that is drawn.
+            often: kinds that are added with a chance of their own.
         """
         chance = random.Random(f"{seed}/plan")
         flush = chance.choice(FLUSHES)
@@ -141,16 +146,24 @@ class Plan:
             chance.choice(LIVES if CLOCK_SHY.intersection(chosen) else LIVES[:2]),
             draw_settings(chance, _PROVING if any(f.kind == "bit-rot" for f in faults) else ()),
         )
-        return plan._with_rarities()
+        return plan._with_more(workloads, often or {})._with_rarities()
+
+    def _with_more(self, workloads: Sequence[str], often: Mapping[str, float]) -> Plan:
+        """Add kinds of message, by a chance of its own."""
+        chance = random.Random(f"{self.seed}/more")
+        more = {name for name, share in often.items() if chance.random() < share}
+        chosen = more.intersection(workloads).union(self.workloads)
+        return replace(self, workloads=tuple(sorted(chosen)))
 
     def _with_rarities(self) -> Plan:
-        """Add what few seeds draw otherwise: the unit journal, files that go early, rot of queues.
+        """Add what few seeds draw otherwise: the unit journal, files that go early, rot of queues,
+        and what the promises of some kinds of message are about.
 
         A chance of its own draws them, so everything else of a seed stays as it was.
         """
         chance = random.Random(f"{self.seed}/rarities")
         settings = dict(setting.split("=") for setting in self.settings)
-        faults = self.faults
+        faults, lives = self.faults, self.lives
         if chance.random() < 0.25:
             settings.setdefault("unit_journal_queues_min", str(chance.choice([0, 2])))
             # Only what a killed broker has left in the journal is read again.
@@ -163,8 +176,24 @@ class Plan:
         if chance.random() < 0.2:
             rot = FaultAt(chance.randint(1_500, int(BUSY_S * 1000)), "queue-rot")
             faults = tuple(sorted([*faults, rot]))
+        added = [kind for kind in RARITIES if chance.random() < 0.15]
+        if "numbered" in self.workloads:
+            # Repetitions of what is stored, and of what a full disk refused: log files are small.
+            added += ["lost-answers", "lost-answers", "full-disk"]
+            settings.setdefault("mapped_file_size_commit_log", str(20 * 1024))
+        if ORDERED.intersection(self.workloads) and chance.random() < 0.25:
+            added.append("island")
+            lives = max(lives, 10)
+        if "ledger" in self.workloads:
+            # A member loses its queue, and its session too, while its handler runs.
+            added += chance.choices(["island", "long-part", "pause"], k=2)
+            if not any(fault.kind.startswith("clock-") for fault in faults):
+                lives = chance.choice(LIVES[1:])
+        faults = tuple(
+            sorted([*faults, *[FaultAt(chance.randint(300, 6_500), kind) for kind in added]])
+        )
         written = tuple(f"{name}={value}" for name, value in sorted(settings.items()))
-        return replace(self, faults=faults, settings=written)
+        return replace(self, faults=faults, lives=lives, settings=written)
 
     def arguments(self) -> str:
         """Return the options that mean exactly this plan."""

@@ -1,9 +1,10 @@
 """Damage of files: a disk that gives back other bytes than were written.
 
-`Rot` spoils the body of a flushed message, or where a unit of a queue leads.
+`Rot` spoils the body of a flushed message, where a unit of a queue leads, or hash or offset of an
+entry of the index.
 
 A spoilt unit is mended by the log: everything stays as it is, and the check of the store names the
-file until then.  For a body less is possible.
+file until then.  A spoilt entry hides one key and nothing else.  For a body less is possible.
 What is promised then: everything else stays as it is over every start, whatever ends the broker,
 and the check of the store names each spoilt record and nothing else.  Clients do not compare the
 CRC of a body, as in RocketMQ, so a reader who goes back may receive it; handlers of the simulator
@@ -16,6 +17,7 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from cometmq.codec.consume_queue import CQ_UNIT_BYTES
+from cometmq.codec.index import entry_position
 from cometmq.codec.stored_message import BODY_POSITION_V4
 from cometmq.model.offsets import PhysicalOffset
 from cometmq.store.log.commit_log import log_file_name
@@ -31,7 +33,8 @@ __all__ = ["Rot"]
 
 _SECTOR_BYTES: Final = 512
 _LEADING_BYTES: Final = 12
-"""The physical offset and the size in a unit; nothing but the log proves its tags code."""
+"""The physical offset and the size in a unit, whose tags code nothing but the log proves; the hash
+and the physical offset in an entry of the index."""
 
 
 class Rot:
@@ -42,6 +45,9 @@ class Rot:
         self.spoilt: dict[Position, Seen] = {}
         self._units: dict[tuple[str, int], bytes] = {}
         """By file and position of each spoilt unit: where it led."""
+        self._entries: dict[tuple[str, int], bytes] = {}
+        """By index file and position of each spoilt entry: the spoilt hash and offset.  The entry
+        may be dropped with the last ones of a file, and another one may be written there."""
 
     def spoil(
         self, store: MessageStore, messages: list[Seen], proven: int, chance: random.Random
@@ -101,6 +107,26 @@ class Rot:
         self._disk.flip_bit(path, position + chance.randrange(_LEADING_BYTES), chance.randrange(8))
         return True
 
+    def spoil_entry(self, store: MessageStore, chance: random.Random) -> bool:
+        """Spoil hash or offset of an entry of the index; return False if there is none yet.
+
+        Nothing but the log proves the last entry of a file, which is spared.
+        """
+        filed = [
+            (file.path, entry_position(number, file.slot_count))
+            for file in store._index.files
+            for number in range(1, file.header.index_count - 1)
+        ]
+        filed = [entry for entry in filed if self._leading(*entry).strip(b"\0")]
+        if not filed:
+            return False
+        path, position = chance.choice(filed)
+        if (path, position) in self._entries:
+            return False
+        self._disk.flip_bit(path, position + chance.randrange(_LEADING_BYTES), chance.randrange(8))
+        self._entries[path, position] = self._leading(path, position)
+        return True
+
     def _leading(self, path: str, position: int) -> bytes:
         return self._disk.read_bytes(path)[position : position + _LEADING_BYTES]
 
@@ -108,20 +134,25 @@ class Rot:
         """Whether a unit of this queue was spoilt."""
         return any(f"/{topic}/{queue_id}/" in path for path, _ in self._units)
 
-    def unnamed_unit(self, findings: list[Finding], log_begin: int) -> str | None:
-        """Return the file of a spoilt unit that the store's check does not name."""
+    def unnamed_file(self, findings: list[Finding], log_begin: int) -> str | None:
+        """Return the file of a spoilt unit or entry that the store's check does not name."""
+        named = {finding.path for finding in findings}
         for (path, position), leading in self._units.items():
             if int.from_bytes(leading[:8], "big") < log_begin or not self._disk.exists(path):
                 continue
-            is_spoilt = self._leading(path, position) != leading
-            if is_spoilt and not any(finding.path == path for finding in findings):
+            if self._leading(path, position) != leading and path not in named:
+                return path
+        for (path, position), spoilt in self._entries.items():
+            # What leads before the log's begin has expired, as far as the check can say.
+            is_checked = int.from_bytes(spoilt[4:], "big") >= log_begin and self._disk.exists(path)
+            if is_checked and self._leading(path, position) == spoilt and path not in named:
                 return path
         return None
 
     def explains(self, finding: Finding) -> bool:
         """Whether a finding of the store's check is about a spoilt record."""
         return any(self._is_about(finding, seen) for seen in self.spoilt.values()) or any(
-            finding.path == path for path, _ in self._units
+            finding.path == path for path, _ in (*self._units, *self._entries)
         )
 
     def unnamed(self, findings: list[Finding], log_begin: int) -> Seen | None:

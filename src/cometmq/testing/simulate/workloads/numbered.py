@@ -13,6 +13,7 @@ from cometmq.client.producer.producer import Producer
 from cometmq.errors import CometError
 from cometmq.model import Message
 from cometmq.testing.markers import override
+from cometmq.testing.simulate.broker_part import Seen
 from cometmq.testing.simulate.workloads.base import Workload
 from cometmq.testing.simulation import Node
 
@@ -35,6 +36,16 @@ class NumberedWorkload(Workload):
         for number, node in enumerate(cluster.clients):
             send = functools.partial(self.send_all, node, self._step)
             cluster.role(f"numbered {number}", node, send)
+
+    @override
+    def _lose(self, broker_name: str, end: int, lost: list[Seen]) -> None:
+        # Where the rest of a torn batch lies is unknown, so all batches may be lost.
+        for body in self._batched & self.acknowledged.keys():
+            if self._stored[body][0] == broker_name:
+                del self.acknowledged[body]
+                self._lost_count += 1
+                self._batched.discard(body)
+        super()._lose(broker_name, end, lost)
 
     @property
     @override
@@ -59,8 +70,8 @@ class NumberedWorkload(Workload):
         if count > 1 and self.chance.random() < 0.5:
             batch = [Message(TOPIC, self.new_body()) for _ in range(count)]
             for message, sent in zip(batch, await producer.send_batch(batch), strict=True):
-                self.note(message.body, sent)
-                self._batched.add(message.body)
+                if self.note(message.body, sent) is not None:
+                    self._batched.add(message.body)
             return
         messages = [Message(TOPIC, self.new_body()) for _ in range(count)]
         answers = await asyncio.gather(
@@ -82,7 +93,7 @@ class NumberedWorkload(Workload):
         """Check positions; the rest of a batch that a crash has torn may lie further back."""
         stored = {seen.body for seen in self.cluster.messages(TOPIC)}
         for body in self._batched:
-            self.acknowledged.pop(body, None)
+            self._lost_count += self.acknowledged.pop(body, None) is not None
             if body not in stored:
                 self.cluster.fail(f"numbered: {body[:30]!r} was acknowledged and is not stored")
         self.check_positions()

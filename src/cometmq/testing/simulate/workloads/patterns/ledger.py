@@ -30,7 +30,8 @@ __all__ = ["LedgerWorkload"]
 TOPIC: Final = "Ledger"
 GROUP: Final = "ledger"
 ACCOUNTS: Final = 4
-SLOW_S: Final = (0.0, 0.0, 0.0, 0.3, 1.0, 3.0)
+SLOW_S: Final = (0.0, 0.0, 0.3, 3.0, 8.0)
+"""The longest outlives a queue's lock where lives are shorter."""
 CREATE: Final = "create table postings (name text, queue text, at int, own int, epoch int)"
 POST: Final = "insert into postings select :name, :queue, :at, :own, epoch from cometmq_fences"
 
