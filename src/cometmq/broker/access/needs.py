@@ -22,6 +22,7 @@ from cometmq.model.names import DLQ_PREFIX, PARK_PREFIX, RETRY_PREFIX, SENT_PREF
 from cometmq.wire.command.codes import RequestCode as Code
 from cometmq.wire.command.command import RemotingCommand
 from cometmq.wire.command.fastjson import loads_object
+from cometmq.wire.extensions.backlog import BacklogCode
 from cometmq.wire.extensions.bulk_pull import BulkPullCode
 from cometmq.wire.extensions.log_range import LogRangeCode
 from cometmq.wire.extensions.staging import StagingCode
@@ -223,7 +224,7 @@ NEEDS: Final[Mapping[int, Needs]] = {
     Code.UPDATE_AND_GET_GROUP_FORBIDDEN: _both(Action.UPDATE),
     Code.RESUME_CHECK_HALF_MESSAGE: _topic(Action.UPDATE),
     **dict.fromkeys(
-        (Code.INVOKE_BROKER_TO_RESET_OFFSET,),
+        (Code.INVOKE_BROKER_TO_RESET_OFFSET, BacklogCode.RESCUE, BacklogCode.REPLAY),
         _both(Action.UPDATE),
     ),
     Code.CLONE_GROUP_OFFSET: _CHANGE,
@@ -238,6 +239,7 @@ NEEDS: Final[Mapping[int, Needs]] = {
             Code.QUERY_CONSUME_TIME_SPAN,
             Code.QUERY_SUBSCRIPTION_BY_CONSUMER,
             WhyCode.WHY,
+            BacklogCode.SKIPPED,
         ),
         _ANY_GET,
     ),

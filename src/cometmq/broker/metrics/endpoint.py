@@ -120,7 +120,11 @@ class MetricsEndpoint:
         backlogs: list[TopicBacklog] = []
 
         def read() -> None:
-            self._env.workers.submit(lambda: measure_files(self._services, backlogs), write)
+            timers, now_ms = self._services.timers, self._env.clock.now_ms()
+            overdue = None if timers is None else timers.overdue(now_ms)
+            self._env.workers.submit(
+                lambda: measure_files(self._services, backlogs, overdue), write
+            )
 
         def write(figures: FileFigures | BaseException) -> None:
             if isinstance(figures, BaseException):

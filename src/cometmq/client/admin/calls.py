@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cometmq.client.admin.access import AccessCalls
+from cometmq.client.admin.backlog import BacklogCalls
 from cometmq.client.admin.checkup import CheckupCalls
 from cometmq.client.admin.figures import FigureCalls
 from cometmq.client.admin.lag_explained import LagCalls
@@ -123,7 +124,14 @@ class QueueProgress:
 
 
 class AdminCalls(
-    GrowthCalls, OnlineCalls, CheckupCalls, AccessCalls, FigureCalls, LagCalls, WhyCalls
+    GrowthCalls,
+    OnlineCalls,
+    CheckupCalls,
+    AccessCalls,
+    FigureCalls,
+    LagCalls,
+    WhyCalls,
+    BacklogCalls,
 ):
     """Administration of the cluster that a list of name servers knows."""
 
