@@ -221,12 +221,12 @@ def configuration_page() -> str:
 
 
 def settings_texts() -> dict[str, dict[str, tuple[str, str]]]:
-    """The unit and the sentence of each setting, by server; those of TLS are in each."""
+    """The unit and the sentence of each setting, by server; what every server has is in each."""
     with (HERE / "settings.toml").open("rb") as file:
         tables = tomllib.load(file)
-    tls = tables.pop("tls")
+    shared = tables.pop("tls") | tables.pop("every-server")
     return {
-        server: {key: (unit, text) for key, (unit, text) in {**table, **tls}.items()}
+        server: {key: (unit, text) for key, (unit, text) in {**table, **shared}.items()}
         for server, table in tables.items()
     }
 

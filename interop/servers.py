@@ -231,8 +231,10 @@ class OurCluster(Cluster):
         joins: Cluster | None = None,
         *,
         settings: Mapping[str, str] | None = None,
+        name_server_settings: Mapping[str, str] | None = None,
         registers_at: str | None = None,
     ) -> None:
+        self._name_server_settings = dict(name_server_settings or {})
         super().__init__(folder, "ready in", joins, settings=settings, registers_at=registers_at)
 
     def name_server_command(self) -> list[str]:
@@ -243,6 +245,7 @@ class OurCluster(Cluster):
             # Its default paths are in the user's home, as RocketMQ's are.
             *("--set", f"kvConfigPath={self.folder}/namesrv/kvConfig.json"),
             *("--set", f"configStorePath={self.folder}/namesrv.conf"),
+            *(f"--set={name}={value}" for name, value in self._name_server_settings.items()),
         ]
 
     def broker_command(self) -> list[str]:

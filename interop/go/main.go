@@ -121,6 +121,12 @@ func (s selector) Select(
 	return s.turn.Select(message, queues, lastBroker)
 }
 
+// The keys of all clients, from the variables that CometMQ's own clients read.
+func credentials() (primitive.Credentials, bool) {
+	key := os.Getenv("COMETMQ_ACCESS_KEY")
+	return primitive.Credentials{AccessKey: key, SecretKey: os.Getenv("COMETMQ_SECRET_KEY")}, key != ""
+}
+
 func startProducer(given command) (any, error) {
 	options := []producer.Option{
 		producer.WithGroupName(given.Group),
@@ -136,6 +142,9 @@ func startProducer(given command) (any, error) {
 	}
 	if given.CompressAbove > 0 {
 		options = append(options, producer.WithCompressMsgBodyOverHowmuch(given.CompressAbove))
+	}
+	if keys, isGiven := credentials(); isGiven {
+		options = append(options, producer.WithCredentials(keys))
 	}
 	made, err := rocketmq.NewProducer(options...)
 	if err != nil {
@@ -354,6 +363,9 @@ func options(given command) []consumer.Option {
 	if given.MaxReconsume != nil {
 		made = append(made, consumer.WithMaxReconsumeTimes(*given.MaxReconsume))
 	}
+	if keys, isGiven := credentials(); isGiven {
+		made = append(made, consumer.WithCredentials(keys))
+	}
 	return made
 }
 
@@ -366,7 +378,6 @@ func startPush(given command) (any, error) {
 		ctx context.Context, messages ...*primitive.MessageExt,
 	) (consumer.ConsumeResult, error) {
 		for _, received := range messages {
-			time.Sleep(time.Duration(number(received, "slow")) * time.Millisecond)
 			emit(object{"event": "message", "name": given.Name, "message": show(received)})
 			if given.ReplyBy != "" {
 				if err := reply(producers[given.ReplyBy], received); err != nil {

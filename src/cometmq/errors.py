@@ -263,8 +263,10 @@ _DENIALS: Final = (
     "username cannot be null",
     "User:",
     "no permission to access",
+    "accessKey",  # our servers with a plain_acl.yml
+    "No acl config for",
 )
-"""How Java's brokers word a denial; no code of theirs means that alone."""
+"""How servers word a denial; no code of RocketMQ's means that alone."""
 _DENIAL_HINT: Final = "check access_key= and secret_key= and what that account may do"
 
 
@@ -292,6 +294,10 @@ class StoreCorrupt(StoreError):
 
 class DiskFull(StoreError):
     """The disk is above its watermark or has no block left; reads go on, writes are refused."""
+
+
+class MemoryShort(StoreError):
+    """The machine or the container has too little memory left; reads go on, writes are refused."""
 
 
 class StoreFollows(StoreError):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from click.testing import Result
@@ -84,3 +85,46 @@ def test_policies_and_what_decides(acl: Run) -> None:
     acl("policy", "set", "nobody", "Topic:x", "Pub", code=1)
     assert "no such user" in acl("explain", "nobody", "Topic:x", "Pub", code=1).stdout
     assert "super user" in acl("explain", "root", "Topic:x", "Pub").stdout
+
+
+PLAIN = """
+globalWhiteRemoteAddresses: [10.9.*]
+accounts:
+- {accessKey: the_root_of_old, secretKey: 12345678, admin: true, whiteRemoteAddress: 127.0.0.*}
+- accessKey: a_user_of_old
+  secretKey: 00012345
+  defaultTopicPerm: SUB
+  topicPerms: [Orders=PUB, No=DENY]
+  groupPerms: [billing=SUB]
+"""
+
+
+def test_migrate(acl: Run, cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """Users, policies and white addresses of a plain_acl.yml; what exists stays as it is."""
+    path = tmp_path / "plain_acl.yml"
+    path.write_text(PLAIN)
+    planned = acl("migrate", str(path), "--dry-run", "--json")
+    assert [row["done"] for row in rows(planned)] == ["planned", "planned"]
+    created = acl("migrate", str(path), "--json")
+    assert [(row["user"], row["type"], row["done"]) for row in rows(created)] == [
+        ("the_root_of_old", "Super", "created"),
+        ("a_user_of_old", "Normal", "created"),
+    ]
+    assert "Orders gets Sub too" in rows(created)[1]["notes"]
+    assert "globalWhiteRemoteAddresses=10.9.*" in created.stderr
+    assert "00012345" not in created.output
+    again = acl("migrate", str(path), "--json")
+    assert [row["done"] for row in rows(again)] == ["exists", "exists"]
+    user = "a_user_of_old"
+    for resource, action, is_allowed in (
+        ("Topic:Orders", "Pub", True),
+        ("Topic:Orders", "Create", False),
+        ("Topic:Any", "Sub", True),
+        ("Topic:No", "Sub", False),
+        ("Group:billing", "Sub", True),
+        ("Group:others", "Sub", False),
+        ("Topic:RMQ_SYS_TRACE_TOPIC", "Pub", True),
+    ):
+        acl("explain", user, resource, action, code=0 if is_allowed else 1)
+    # The old root's address is white: no right secret is asked of him.
+    acl("user", "list", COMETMQ_ACCESS_KEY="the_root_of_old", COMETMQ_SECRET_KEY="guessed!")

@@ -176,9 +176,9 @@ def test_config_check(cometmq: Run, tmp_path: Path) -> None:
     assert rows(cometmq("config", "check", str(path), "--json")) == [
         {"key": "useEpollNativeSelector", "value": "true", "effect": "ignored"}
     ]
-    path.write_text("brokerName=x\naclEnable=true\n")
+    path.write_text("brokerName=x\ntls.test.mode.enable=true\n")
     (row,) = rows(cometmq("config", "check", str(path), "--json", code=1))
-    assert (row["key"], row["effect"]) == ("aclEnable", "refused")
+    assert (row["key"], row["effect"]) == ("tls.test.mode.enable", "refused")
     path.write_text("brokerNam=x\n")
     cometmq("config", "check", str(path), code=2)
     path.write_text("listenPort=9876\n")

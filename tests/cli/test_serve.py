@@ -97,7 +97,6 @@ def test_protection_that_does_not_exist_ends_the_start(
     """Exit code 2 and one line; ``--insecure`` starts nevertheless and says so."""
     key, value = "tls.test.mode.enable", "true"
     if command[0] != "name-server":
-        key, value = "aclEnable", "true"
         command = (*command, "--store", str(tmp_path / "store"), "--listen", "127.0.0.1")
     refused = run(*command, "--set", f"{key}={value}")
     assert (refused.returncode, refused.stdout) == (2, "")

@@ -9,6 +9,7 @@ from cometmq.broker.base.config import BrokerConfig, effective_keys, load_config
 from cometmq.controller.config import ControllerConfig
 from cometmq.namesrv.config import NameServerConfig
 from cometmq.net.tls_server import TlsSettings
+from cometmq.server.access.settings import AccessSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 UNITS = {
@@ -17,6 +18,7 @@ UNITS = {
     "bytes/s",
     "checks",
     "commits",
+    "connections",
     "entries",
     "files",
     "groups",
@@ -30,6 +32,8 @@ UNITS = {
     "percent",
     "queues",
     "replicas",
+    "requests",
+    "requests/s",
     "s",
     "series",
     "slots",
@@ -48,9 +52,13 @@ def texts() -> dict[str, dict[str, list[str]]]:
 )
 def test_each_setting_is_explained(server: str, config: type[TlsSettings]) -> None:
     """A new setting needs a line in docs/settings.toml, and `make docs` after it."""
-    own = set(config.__struct_encode_fields__) - set(TlsSettings.__struct_encode_fields__)
-    assert set(texts()[server]) == own
-    assert set(texts()["tls"]) == set(TlsSettings.__struct_encode_fields__)
+    tls, shared = (
+        set(TlsSettings.__struct_encode_fields__),
+        set(AccessSettings.__struct_encode_fields__),
+    )
+    assert set(texts()[server]) == set(config.__struct_encode_fields__) - shared
+    assert set(texts()["tls"]) == tls
+    assert set(texts()["every-server"]) == shared - tls
 
 
 def test_explanations_are_sentences_with_known_units() -> None:

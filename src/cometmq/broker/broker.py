@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cometmq.broker.access.open_access import guarded_handlers
 from cometmq.broker.base.config import BrokerConfig
+from cometmq.broker.base.needs import broker_needs
 from cometmq.broker.base.state import BrokerState
 from cometmq.broker.base.store_config import store_config, with_sizes_of
 from cometmq.broker.clients.heartbeats import EXPIRY_SCAN_MS
@@ -21,6 +21,8 @@ from cometmq.broker.delay.wheel.service import TimerService
 from cometmq.broker.extensions.staging.service import StagingService
 from cometmq.broker.files.carrying import CarriedGoods
 from cometmq.broker.files.persistence import may_lose, note_loss
+from cometmq.broker.memory_watch import MemoryWatch
+from cometmq.broker.metrics.latencies import RequestLatencies
 from cometmq.broker.pull.filters import FilterService
 from cometmq.broker.replication.master import ReplicaServer
 from cometmq.broker.replication.seat import Seat
@@ -33,11 +35,14 @@ from cometmq.extras import require
 from cometmq.model.names import STATE_TOPIC
 from cometmq.net.env import Environment
 from cometmq.net.network import format_address, local_ip
-from cometmq.net.server import RemotingServer, ServerConnection, first_of
+from cometmq.net.server import Handler, RemotingServer, Run, ServerConnection, first_of
 from cometmq.net.tls_server import secured
+from cometmq.server.access.access import Access
+from cometmq.server.access.guard import AccessGuard
 from cometmq.store.base.disk import Disk
 from cometmq.store.base.results import RecoveryReport
 from cometmq.store.message_store import MessageStore
+from cometmq.wire.command.codes import RequestCode as Code
 from cometmq.wire.header.fast_decode import EndCommand, SendCommand
 
 if TYPE_CHECKING:
@@ -65,6 +70,7 @@ class Broker:
         disk: where the store lives.
         config_path: the properties file that changes of the configuration are written to.
         seat: what a controller says of this broker; None without a controller.
+        access: accounts that this broker shares with another server of the process.
 
     Raises:
         ConfigError: the settings of TLS name files that cannot be used.
@@ -78,15 +84,23 @@ class Broker:
         *,
         config_path: str | None = None,
         seat: Seat | None = None,
+        access: Access | None = None,
     ) -> None:
         self.env = env = secured(env, config)
+        if access is None and config.is_guarded:
+            access = Access(config)
+        self._access = access
+        self.guard: AccessGuard | None = None
+        """What checks requests; None where nothing does, and before `start`."""
         self._seat = seat
         self.recovery: RecoveryReport | None = None
         """What opening the store took, once started."""
         self._config = config
         self._config_path = config_path
         self._disk = disk
-        self._server = RemotingServer(env, {}, on_open=self._opened, on_close=self._closed)
+        self._server = RemotingServer(
+            env, {}, on_open=self._opened, on_close=self._closed, limits=config
+        )
         self._port = 0
         self._address = ""
         self._replicas: ReplicaServer | None = None
@@ -94,6 +108,8 @@ class Broker:
         self._expiry: asyncio.TimerHandle | None = None
         self._metrics: MetricsEndpoint | None = None
         self._marking: asyncio.Task[None] | None = None
+        self._memory: MemoryWatch | None = None
+        self._latencies = RequestLatencies(env.clock.monotonic)
 
     # -- what others ask ------------------------------------------------------------------
 
@@ -170,13 +186,6 @@ class Broker:
         """Open transactions of the running broker."""
         return self.services.transactions
 
-    def look_at_clock(self) -> None:
-        """Deliver what is due now: the clock was set forward, and the loop's timers do not know."""
-        services = self.services
-        services.schedule.look_again()
-        if services.timers is not None:
-            services.timers.look_again()
-
     # -- start ----------------------------------------------------------------------------
 
     def _recovered(self, report: RecoveryReport) -> None:
@@ -224,18 +233,12 @@ class Broker:
             if self._replicas is not None:
                 self._replicas.serve(services.state.barrier)
             table = handlers(services, self._disk, self._config_path)
-            if config.authentication_enabled:
-                halves = services.transactions.halves
-                table = guarded_handlers(services.state, self._disk, halves, table)
-            self._server.handlers.update(table)
-            # The fast ways read no signature, so a broker that checks them serves each by itself.
-            if not config.is_slave and not config.authentication_enabled:
-                self._server.runs = {
-                    SendCommand: services.send.send_run,
-                    EndCommand: services.transactions.end_run,
-                }
-                front = services.send.front(services.native_kinds())
-                self._server.front = first_of(front, services.pull.front())
+            if self._access is not None:
+                self._access.open(self.env, self._disk, f"{config.store_path()}/config")
+                needs = broker_needs(services.transactions.halves)
+                self.guard, table = self._access.guard(table, needs, config.broker_cluster_name)
+                self._access.follow()
+            self._serve(services, table)
             if config.listen_port:
                 await self._server.listen(config.bind_address, config.listen_port)
                 await self._listen_vip()
@@ -249,6 +252,27 @@ class Broker:
             if store is not None:
                 store.close()
             raise
+
+    def _serve(self, services: Services, table: dict[int, Handler]) -> None:
+        """Give requests to their processors, with clocks around them where metrics are on."""
+        server, config = self._server, self._config
+        # The fast ways read no signature, so a broker that checks them serves each by itself.
+        is_fast = not config.is_slave and self._access is None
+        send_run: Run = services.send.send_run
+        end_run: Run = services.transactions.end_run
+        send_front = services.send.front(services.native_kinds()) if is_fast else None
+        pull_front = services.pull.front() if is_fast else None
+        if config.metrics_exporter_type == "PROM":
+            latencies = self._latencies
+            table = latencies.handlers(table)
+            send_run = latencies.run(send_run, Code.SEND_MESSAGE_V2)
+            end_run = latencies.run(end_run, Code.END_TRANSACTION)
+            send_front = latencies.front(send_front, Code.SEND_MESSAGE_V2)
+            pull_front = latencies.front(pull_front, Code.PULL_MESSAGE)
+        server.handlers.update(table)
+        if is_fast:
+            server.runs = {SendCommand: send_run, EndCommand: end_run}
+            server.front = first_of(send_front, pull_front)
 
     def _make_store(self) -> MessageStore:
         try:
@@ -283,7 +307,7 @@ class Broker:
         # h11, which it needs, is not imported where nobody asks for metrics.
         from cometmq.broker.metrics.endpoint import MetricsEndpoint
 
-        endpoint = MetricsEndpoint(services)
+        endpoint = MetricsEndpoint(services, self._server, self.guard, self._latencies)
         await endpoint.listen()
         return endpoint
 
@@ -308,8 +332,9 @@ class Broker:
             services.staging.start()
             services.transactions.start()
             services.growing.start()
-            services.backlog.start()
         services.state.stats.start()
+        self._memory = MemoryWatch(services.state)
+        self._memory.start()
         services.files.start()
         services.files.topics_changed()
         services.state.groups_changed()
@@ -390,9 +415,7 @@ class Broker:
     async def _end_serving(self) -> None:
         """Unregister, close all connections, and end every timer."""
         services = self._services
-        if self._metrics is not None:
-            self._metrics.close()
-            self._metrics = None
+        self._end_watching()
         if services is not None:
             if services.following is not None:
                 await services.following.stop()
@@ -411,7 +434,6 @@ class Broker:
             services.files.cancel()
             services.pull.hold.stop()
             services.growing.stop()
-            services.backlog.stop()
             for service in (services.bulk, services.queue_locks, services.schedule):
                 service.stop()
             if services.timers is not None:
@@ -419,6 +441,15 @@ class Broker:
             services.staging.stop()
             services.state.stats.stop()
         await self._server.stop()
+
+    def _end_watching(self) -> None:
+        """Show and look at nothing any more."""
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
+        for watch in (self._access, self._memory):
+            if watch is not None:
+                watch.stop()
 
     # -- events ---------------------------------------------------------------------------
 

@@ -96,6 +96,7 @@ class ReplicaBroker:
             config.controller_addr,
             config.broker_cluster_name,
             config.broker_name,
+            config.signer(),
         )
         self._seat = Seat(0, EpochList())
         self._broker: Broker | None = None

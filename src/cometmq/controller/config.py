@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from cometmq.codec.java_properties import format_properties
 from cometmq.core.base.settings import TLS_DEMANDS, SettingTable, parse_settings, with_tls_file
 from cometmq.errors import ConfigError
-from cometmq.net.tls_server import TlsSettings
+from cometmq.server.access.settings import AccessSettings
 
 __all__ = [
     "FIXED_KEYS",
@@ -43,7 +43,6 @@ IGNORED_KEYS: Final = frozenset(
         "electMasterMaxRetryCount",
         "jraftConfig",
         "mappedFileSize",
-        "metricsExporterType",
         "processReadEvent",
         "rocketmqHome",
         "scanInactiveMasterInterval",
@@ -62,13 +61,17 @@ FIXED_KEYS: Final = frozenset(
         "controllerDLegerSelfId",
         "controllerPort",
         "controllerStorePath",
-        *TlsSettings.__struct_encode_fields__,
+        "metricsExporterType",
+        "metricsLabel",
+        "metricsPromExporterHost",
+        "metricsPromExporterPort",
+        *AccessSettings.__struct_encode_fields__,
     }
 )
 """Set by whoever starts the process."""
 
 
-class ControllerConfig(TlsSettings, frozen=True, kw_only=True, rename="camel"):
+class ControllerConfig(AccessSettings, frozen=True, kw_only=True, rename="camel"):
     """Everything a controller can be told; fields are RocketMQ's keys in snake case.
 
     `controller_port` 0 lets the system choose; with -1 the port is that of the own entry of
@@ -84,6 +87,10 @@ class ControllerConfig(TlsSettings, frozen=True, kw_only=True, rename="camel"):
     enable_elect_unclean_master: bool = False
     notify_broker_role_changed: bool = True
     config_black_list: str = "configBlackList;configStorePath"
+    metrics_exporter_type: Literal["DISABLE", "PROM"] = "DISABLE"
+    metrics_prom_exporter_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 5559
+    metrics_prom_exporter_host: str = "127.0.0.1"
+    metrics_label: str = ""
     cometmq_etcd: str = ""
     """``http://host:port`` of each member of etcd, joined by semicolons; empty: a local file."""
     cometmq_etcd_user: str = ""
@@ -136,7 +143,7 @@ class ControllerConfig(TlsSettings, frozen=True, kw_only=True, rename="camel"):
 
     def properties_text(self) -> str:
         """What holds as lines, as GET_CONTROLLER_CONFIG answers them; without the password."""
-        texts = _TABLE.texts(self)
+        texts = self.masked(_TABLE.texts(self))
         texts["cometmqEtcdPassword"] = "******" if self.cometmq_etcd_password else ""
         return format_properties(texts)
 
@@ -176,6 +183,7 @@ def load_controller_config(
     checked = _TABLE.check(with_tls_file(merged, _read_file))
     config = msgspec.convert(checked.values, ControllerConfig)
     config.check_tls()
+    config.check_access()
     if len(config.peers()) > 1 and not config.cometmq_etcd:
         raise ConfigError(
             f"controllerDLegerPeers={config.controller_dleger_peers} names several controllers,"

@@ -16,14 +16,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from cometmq.codec.java_properties import parse_properties
+from cometmq.controller.answers import DIAL_MS, in_sync_body, is_listening, master_header, refused
+from cometmq.controller.changes import SetChange, SetDecision
 from cometmq.controller.config import ControllerConfig, updated_config
+from cometmq.controller.needs import CLUSTER, CONTROLLER_NEEDS
 from cometmq.controller.stores.base import DocumentStore, Leadership
 from cometmq.core.replication.live_replicas import HeardReplica, LiveReplicas
 from cometmq.core.replication.replica_set import (
@@ -45,10 +48,13 @@ from cometmq.errors import (
     DocumentChanged,
     ResponseCode,
 )
+from cometmq.extras import require
 from cometmq.net.channel import ChannelPool
 from cometmq.net.env import Environment
-from cometmq.net.network import format_address, local_ip, parse_address
+from cometmq.net.network import format_address, local_ip
 from cometmq.net.server import Handler, RemotingServer, ServerConnection
+from cometmq.server.access.access import Access
+from cometmq.server.access.guard import AccessGuard
 from cometmq.wire.body.controller import (
     ReplicaIdentity,
     SetReplicas,
@@ -77,6 +83,9 @@ from cometmq.wire.header.controller import (
 )
 from cometmq.wire.header.namesrv import BrokerHeartbeatHeader
 
+if TYPE_CHECKING:
+    from cometmq.controller.metrics import ControllerMetrics
+
 __all__ = ["Controller"]
 
 log = logging.getLogger("cometmq.controller")
@@ -84,25 +93,12 @@ log = logging.getLogger("cometmq.controller")
 GROUP: Final = "cometmq"
 HEARTBEAT_TIMEOUT_MS: Final = 10_000
 """A broker that names no timeout of its own is dead after so long, as in RocketMQ."""
-DIAL_MS: Final = 300
-"""A port that does not answer in this time counts as closed."""
 FIRST_LOOK_MS: Final = 4_000
 """A new leader expects the first heartbeat of a master within this time: Java's brokers look for
 controllers every 3 s."""
 UNKNOWN_PRIORITY: Final = 2**31 - 1
 
-_Decision = ReplicaSet | SetRefusal | None
 _Answer = RemotingCommand | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """A change that waits for its turn."""
-
-    broker_name: str
-    decide: Callable[[ReplicaSet | None], _Decision]
-    done: Callable[[_Decision], None]
-    fail: Callable[[ControllerError], None]
 
 
 class Controller:
@@ -118,14 +114,21 @@ class Controller:
         self._leadership: Leadership | None = None
         self._leads = asyncio.Event()
         self._leads_since = 0.0
-        self._leader_address: str | None = None
+        self.leader_address: str | None = None
+        """Who leads; None if nobody does, as far as this controller knows."""
         self._restarted: dict[str, int] = {}
         """By broker name: the master that has registered again, whose mastership has ended."""
-        self._changes: asyncio.Queue[_Change] = asyncio.Queue()
-        self._pool = ChannelPool(env)
+        self._changes: asyncio.Queue[SetChange] = asyncio.Queue()
+        self._pool = ChannelPool(env, prepare=config.signer())
         self._tasks: set[asyncio.Task[None]] = set()
         self._dialling: set[tuple[str, int]] = set()
-        self._server = RemotingServer(env, self._handlers(), on_close=self._connection_closed)
+        self.server = RemotingServer(env, {}, on_close=self._connection_closed, limits=config)
+        self._access = Access(config) if config.is_guarded else None
+        self.guard: AccessGuard | None = None
+        """What checks requests; None where nothing does, and before `start`."""
+        self.elections: Counter[str] = Counter({"new_master_elected": 0, "no_master_elected": 0})
+        """Changes of masters that this controller has recorded, by RocketMQ's names of results."""
+        self.metrics: ControllerMetrics | None = None
         self._port = 0
 
     # -- life -------------------------------------------------------------------------------
@@ -136,9 +139,25 @@ class Controller:
         Raises:
             StoreError: the store of the documents cannot be used.
             ConnectFailed: the port cannot be bound.
+            ConfigError: a setting of the accounts is illegal, or there is no super user.
         """
+        if self._access is None:
+            self.server.handlers.update(self._handlers())
+        else:
+            # Its accounts are those of its settings alone: controllers have no disk in common.
+            self._access.open(self._env)
+            self.guard, table = self._access.guard(self._handlers(), CONTROLLER_NEEDS, CLUSTER)
+            self.server.handlers.update(table)
+            self._access.follow()
+        if self.config.metrics_exporter_type == "PROM":
+            require("metrics", "metricsExporterType=PROM")
+            # h11, which it needs, is not imported where nobody asks for metrics.
+            from cometmq.controller.metrics import ControllerMetrics
+
+            self.metrics = ControllerMetrics(self, self._env)
+            await self.metrics.listen()
         await self._store.open()
-        self._port = await self._server.listen(self.config.bind_address, self.config.port())
+        self._port = await self.server.listen(self.config.bind_address, self.config.port())
         self._run(self._lead())
         self._run(self._look_around())
         if not self._store.is_shared:
@@ -147,6 +166,11 @@ class Controller:
 
     async def stop(self) -> None:
         """Resign, so that another controller leads at once, and close every connection."""
+        if self._access is not None:
+            self._access.stop()
+        if self.metrics is not None:
+            self.metrics.close()
+            self.metrics = None
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -154,7 +178,7 @@ class Controller:
             await self._leadership.resign()
         await self._store.close()
         await self._pool.close()
-        await self._server.stop()
+        await self.server.stop()
 
     @property
     def address(self) -> str:
@@ -165,6 +189,14 @@ class Controller:
             return announced
         host = config.bind_address
         return format_address(local_ip() if host in {"0.0.0.0", "::", ""} else host, self._port)  # noqa: S104
+
+    def recorded_sets(self) -> list[ReplicaSet]:
+        """What is recorded of each broker set; nothing at a controller that does not lead."""
+        return list(self._sets.values()) if self.is_leading else []
+
+    def alive_count(self, broker_name: str) -> int:
+        """How many brokers of a set send heartbeats."""
+        return len(self._live.of(broker_name))
 
     @property
     def is_leading(self) -> bool:
@@ -192,7 +224,7 @@ class Controller:
             working: asyncio.Task[None] | None = None
             try:
                 await self._load(leadership)
-                self._leadership, self._leader_address = leadership, self.address
+                self._leadership, self.leader_address = leadership, self.address
                 self._leads_since = asyncio.get_running_loop().time()
                 self._leads.set()
                 log.info("this controller leads, with %d broker sets", len(self._sets))
@@ -208,7 +240,7 @@ class Controller:
             except ControllerError as error:
                 log.warning("this controller cannot lead: %s", error)
             finally:
-                self._leadership = self._leader_address = None
+                self._leadership = self.leader_address = None
                 self._leads.clear()
                 if working is not None:
                     working.cancel()
@@ -245,7 +277,7 @@ class Controller:
                 return
             change.done(decision)
 
-    async def _record(self, leadership: Leadership, change: _Change) -> _Decision:
+    async def _record(self, leadership: Leadership, change: SetChange) -> SetDecision:
         name = change.broker_name
         while True:
             recorded = self._sets.get(name)
@@ -279,6 +311,9 @@ class Controller:
         if after.master_epoch == before.master_epoch:
             return
         self._restarted.pop(name, None)
+        self.elections[
+            "no_master_elected" if after.master_id is None else "new_master_elected"
+        ] += 1
         if after.master_id is None:
             log.error(
                 "broker set %s has no master: the in-sync replicas %s are gone; start one of them",
@@ -323,14 +358,14 @@ class Controller:
         request: RemotingCommand,
         connection: ServerConnection,
         broker_name: str,
-        decide: Callable[[ReplicaSet | None], _Decision],
-        respond: Callable[[_Decision], RemotingCommand],
+        decide: Callable[[ReplicaSet | None], SetDecision],
+        respond: Callable[[SetDecision], RemotingCommand],
     ) -> _Answer:
         """Answer a request when its change is recorded."""
         if not self.is_leading:
             return self._not_leading(request)
 
-        def done(decision: _Decision) -> None:
+        def done(decision: SetDecision) -> None:
             if not request.is_oneway:
                 connection.send(encode_command(respond(decision)))
 
@@ -339,13 +374,13 @@ class Controller:
                 encode_command(request.answer(ResponseCode.CONTROLLER_NOT_LEADER, str(error), {}))
             )
 
-        self._changes.put_nowait(_Change(broker_name, decide, done, fail))
+        self._changes.put_nowait(SetChange(broker_name, decide, done, fail))
         return None
 
     def _not_leading(self, request: RemotingCommand) -> RemotingCommand:
         return request.answer(
             ResponseCode.CONTROLLER_NOT_LEADER,
-            f"this controller does not lead, {self._leader_address or 'none'} does",
+            f"this controller does not lead, {self.leader_address or 'none'} does",
             {},
         )
 
@@ -371,20 +406,12 @@ class Controller:
                 replica = self._live.get(*key)
                 if replica is None or replica.connection is not None:
                     return
-                if not await self._is_listening(replica.address):
+                if not await is_listening(self._env, replica.address):
                     self._died(broker_name, broker_id, "closed its connection and its port")
                     return
                 await asyncio.sleep(DIAL_MS / 1000)
         finally:
             self._dialling.discard(key)
-
-    async def _is_listening(self, address: str) -> bool:
-        try:
-            probe = await self._env.network.connect(*parse_address(address), _Probe, DIAL_MS)
-        except ConnectFailed:
-            return False
-        probe.close()
-        return True
 
     def _died(self, broker_name: str, broker_id: int, how: str) -> None:
         log.warning("broker %d of %s is dead: it %s", broker_id, broker_name, how)
@@ -402,9 +429,9 @@ class Controller:
                 self._died(broker_name, broker_id, "was silent")
             if not self.is_leading:
                 try:
-                    self._leader_address = await self._store.leader()
+                    self.leader_address = await self._store.leader()
                 except ControllerError:
-                    self._leader_address = None
+                    self.leader_address = None
                 continue
             waited_ms = (loop.time() - self._leads_since) * 1000
             if waited_ms > FIRST_LOOK_MS:
@@ -422,7 +449,7 @@ class Controller:
             if self._live.get(name, master_id) is not None or not self._live.of(name):
                 continue
             address = recorded.address_of(master_id)
-            if is_patient and address is not None and await self._is_listening(address):
+            if is_patient and address is not None and await is_listening(self._env, address):
                 continue
             if self.is_leading and self._live.get(name, master_id) is None:
                 self._replace_master(name)
@@ -433,7 +460,7 @@ class Controller:
 
     def _elect(
         self, recorded: ReplicaSet | None, asker: int | None, *, is_designated: bool
-    ) -> _Decision:
+    ) -> SetDecision:
         name = "" if recorded is None else recorded.broker_name
         alive = self._live.candidates(name)
         if asker is not None and not is_designated:
@@ -451,7 +478,7 @@ class Controller:
     def _replace_master(self, broker_name: str) -> None:
         """Elect another master for a set whose master is dead; without one the set has none."""
 
-        def decide(recorded: ReplicaSet | None) -> _Decision:
+        def decide(recorded: ReplicaSet | None) -> SetDecision:
             decision = self._elect(recorded, None, is_designated=False)
             if (
                 isinstance(decision, SetRefusal)
@@ -463,7 +490,7 @@ class Controller:
             return decision
 
         self._changes.put_nowait(
-            _Change(broker_name, decide, lambda decision: None, lambda error: None)
+            SetChange(broker_name, decide, lambda decision: None, lambda error: None)
         )
 
     # -- requests ---------------------------------------------------------------------------
@@ -518,7 +545,7 @@ class Controller:
         header = AlterSyncStateSetHeader.from_command(request)
         wanted = decode_sync_state_set(request.body)
 
-        def decide(recorded: ReplicaSet | None) -> _Decision:
+        def decide(recorded: ReplicaSet | None) -> SetDecision:
             return alter_in_sync(
                 recorded,
                 master_id=header.master_broker_id,
@@ -528,12 +555,12 @@ class Controller:
                 alive=self._live.of(header.broker_name),
             )
 
-        def respond(decision: _Decision) -> RemotingCommand:
+        def respond(decision: SetDecision) -> RemotingCommand:
             if not isinstance(decision, ReplicaSet):
-                return _refused(request, decision)
+                return refused(request, decision)
             answer = AlterSyncStateSetResponseHeader(decision.in_sync_epoch)
             return request.answer(
-                ResponseCode.SUCCESS, None, answer.to_ext(), body=_in_sync_body(decision)
+                ResponseCode.SUCCESS, None, answer.to_ext(), body=in_sync_body(decision)
             )
 
         return self._change(request, connection, header.broker_name, decide, respond)
@@ -547,23 +574,23 @@ class Controller:
         if asker is not None and asker < FIRST_ID:
             asker = None
 
-        def decide(recorded: ReplicaSet | None) -> _Decision:
+        def decide(recorded: ReplicaSet | None) -> SetDecision:
             return self._elect(recorded, asker, is_designated=header.designate_elect)
 
-        def respond(decision: _Decision) -> RemotingCommand:
+        def respond(decision: SetDecision) -> RemotingCommand:
             if isinstance(decision, ReplicaSet):
                 addresses = {id_: replica.address for id_, replica in decision.replicas.items()}
                 body = encode_election(decision.cluster, name, addresses, decision.in_sync)
                 return request.answer(
-                    ResponseCode.SUCCESS, None, _master(decision).to_ext(), body=body
+                    ResponseCode.SUCCESS, None, master_header(decision).to_ext(), body=body
                 )
             recorded = self._sets.get(name)
             if decision is None or recorded is None:
-                return _refused(request, decision)
+                return refused(request, decision)
             is_there = decision.code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
             # Java's brokers take a master that is still there as a success, with these fields.
-            ext = _master(recorded).to_ext() if is_there else {}
-            body = _in_sync_body(recorded) if is_there else b""
+            ext = master_header(recorded).to_ext() if is_there else {}
+            body = in_sync_body(recorded) if is_there else b""
             return request.answer(decision.code, decision.remark, ext, body=body)
 
         return self._change(request, connection, name, decide, respond)
@@ -575,7 +602,7 @@ class Controller:
         header = ControllerRegisterHeader.from_command(request)
         name = header.broker_name
 
-        def decide(recorded: ReplicaSet | None) -> _Decision:
+        def decide(recorded: ReplicaSet | None) -> SetDecision:
             return register(
                 recorded,
                 name,
@@ -584,9 +611,9 @@ class Controller:
                 is_unclean=bool(header.cometmq_unclean),
             )
 
-        def respond(decision: _Decision) -> RemotingCommand:
+        def respond(decision: SetDecision) -> RemotingCommand:
             if not isinstance(decision, ReplicaSet):
-                return _refused(request, decision)
+                return refused(request, decision)
             if decision.master_id == header.broker_id:
                 # Only a broker that starts registers: it begins a new epoch, or another one leads.
                 self._restarted[name] = header.broker_id
@@ -595,7 +622,7 @@ class Controller:
                 and self._restarted.get(name) != decision.master_id
                 and self._live.get(name, decision.master_id) is not None
             )
-            master = _master(decision) if is_led else MasterHeader()
+            master = master_header(decision) if is_led else MasterHeader()
             answer = ControllerRegisterResponseHeader(
                 master.master_broker_id,
                 master.master_address,
@@ -605,7 +632,7 @@ class Controller:
                 name,
             )
             return request.answer(
-                ResponseCode.SUCCESS, None, answer.to_ext(), body=_in_sync_body(decision)
+                ResponseCode.SUCCESS, None, answer.to_ext(), body=in_sync_body(decision)
             )
 
         return self._change(request, connection, name, decide, respond)
@@ -628,14 +655,14 @@ class Controller:
         leads = None if recorded.master_id == restarted else recorded.master_id
         answer = ReplicaInfoResponseHeader(leads, recorded.address_of(leads), recorded.master_epoch)
         return request.answer(
-            ResponseCode.SUCCESS, None, answer.to_ext(), body=_in_sync_body(recorded)
+            ResponseCode.SUCCESS, None, answer.to_ext(), body=in_sync_body(recorded)
         )
 
     def metadata_info(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> _Answer:
         """1005, at every controller: who leads."""
-        leader = self._leader_address
+        leader = self.leader_address
         addresses = dict.fromkeys([leader or self.address, self.address])
         peers = self.config.peers() or {address: address for address in addresses}
         names = {address: name for name, address in peers.items()}
@@ -697,7 +724,7 @@ class Controller:
         """1013: a new broker takes an id."""
         header = ApplyBrokerIdHeader.from_command(request)
 
-        def decide(recorded: ReplicaSet | None) -> _Decision:
+        def decide(recorded: ReplicaSet | None) -> SetDecision:
             return apply_id(
                 recorded,
                 header.cluster_name,
@@ -706,9 +733,9 @@ class Controller:
                 header.register_check_code,
             )
 
-        def respond(decision: _Decision) -> RemotingCommand:
+        def respond(decision: SetDecision) -> RemotingCommand:
             if not isinstance(decision, ReplicaSet):
-                return _refused(request, decision)
+                return refused(request, decision)
             answer = ControllerBrokerHeader(header.cluster_name, header.broker_name)
             return request.answer(ResponseCode.SUCCESS, None, answer.to_ext())
 
@@ -729,7 +756,7 @@ class Controller:
                 {},
             )
 
-        def decide(recorded: ReplicaSet | None) -> _Decision:
+        def decide(recorded: ReplicaSet | None) -> SetDecision:
             return clean(
                 recorded,
                 header.broker_name,
@@ -738,9 +765,9 @@ class Controller:
                 is_living_too=header.is_clean_living_broker,
             )
 
-        def respond(decision: _Decision) -> RemotingCommand:
+        def respond(decision: SetDecision) -> RemotingCommand:
             if isinstance(decision, SetRefusal):
-                return _refused(request, decision)
+                return refused(request, decision)
             return request.answer(ResponseCode.SUCCESS)
 
         return self._change(request, connection, header.broker_name, decide, respond)
@@ -766,35 +793,3 @@ class Controller:
     ) -> _Answer:
         """1010."""
         return request.answer(ResponseCode.SUCCESS, body=self.config.properties_text().encode())
-
-
-class _Probe(asyncio.Protocol):
-    """A connection that only shows that somebody listens."""
-
-    def __init__(self) -> None:
-        self._transport: asyncio.BaseTransport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
-
-def _master(recorded: ReplicaSet) -> MasterHeader:
-    return MasterHeader(
-        recorded.master_id,
-        recorded.address_of(recorded.master_id),
-        recorded.master_epoch,
-        recorded.in_sync_epoch,
-    )
-
-
-def _in_sync_body(recorded: ReplicaSet) -> bytes:
-    return encode_sync_state_set(recorded.in_sync, recorded.in_sync_epoch)
-
-
-def _refused(request: RemotingCommand, refusal: SetRefusal | None) -> RemotingCommand:
-    assert refusal is not None
-    return request.answer(refusal.code, refusal.remark, {})

@@ -31,7 +31,7 @@ from cometmq.core.base.settings import (
     with_tls_file,
 )
 from cometmq.errors import ConfigError
-from cometmq.net.tls_server import TlsSettings
+from cometmq.server.access.settings import AccessSettings
 
 __all__ = [
     "DEMANDS",
@@ -52,6 +52,9 @@ CONTROLLER_KEYS: Final = controller_keys() - {
     "bindAddress",
     "configBlackList",
     "metricsExporterType",
+    "metricsLabel",
+    "metricsPromExporterHost",
+    "metricsPromExporterPort",
     "rocketmqHome",
     "scanNotActiveBrokerInterval",
 }
@@ -127,7 +130,7 @@ FIXED_KEYS: Final = frozenset(
         "metricsLabel",
         "metricsPromExporterHost",
         "metricsPromExporterPort",
-        *TlsSettings.__struct_encode_fields__,
+        *AccessSettings.__struct_encode_fields__,
     }
 )
 _BLACK_LISTED_KEYS: Final = frozenset(
@@ -135,7 +138,7 @@ _BLACK_LISTED_KEYS: Final = frozenset(
 )
 
 
-class NameServerConfig(TlsSettings, frozen=True, kw_only=True, rename="camel"):
+class NameServerConfig(AccessSettings, frozen=True, kw_only=True, rename="camel"):
     """Everything a name server can be told; fields are RocketMQ's keys in snake case.
 
     Units are RocketMQ's: intervals in milliseconds.  `listen_port` 0 lets the system choose.
@@ -168,7 +171,7 @@ class NameServerConfig(TlsSettings, frozen=True, kw_only=True, rename="camel"):
 
     def properties_text(self) -> str:
         """What holds for all but ignored keys as lines, as GET_NAMESRV_CONFIG answers them."""
-        return format_properties(_TABLE.texts(self) | values_of(DEMANDS))
+        return format_properties(self.masked(_TABLE.texts(self)) | values_of(DEMANDS))
 
 
 class LoadedNameServerConfig(msgspec.Struct, frozen=True):
@@ -243,6 +246,7 @@ def _validate(
     values, ignored, unprotected = _TABLE.check(merged, is_insecure=is_insecure)
     config = msgspec.convert(values, NameServerConfig)
     config.check_tls()
+    config.check_access()
     controller: dict[str, Any] = {}
     if config.enable_controller_in_namesrv:
         inside = (CONTROLLER_KEYS | {"bindAddress"}) & merged.keys()

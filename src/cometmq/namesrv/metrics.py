@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 from cometmq.core.base.exposition import CONTENT_TYPE, MetricsText, own_labels
 from cometmq.net.loop_lag import LoopLag
 from cometmq.net.page_server import Page, PageServer, health_page
+from cometmq.server.metrics import server_samples
 
 if TYPE_CHECKING:
     from cometmq.core.topic.route_table import RouteTable
     from cometmq.namesrv.config import NameServerConfig
     from cometmq.net.env import Environment
     from cometmq.net.server import RemotingServer
+    from cometmq.server.access.guard import AccessGuard
 
 __all__ = ["NameServerMetrics"]
 
@@ -36,10 +38,12 @@ class NameServerMetrics:
         env: Environment,
         routes: RouteTable,
         server: RemotingServer,
+        guard: Callable[[], AccessGuard | None],
     ) -> None:
         self._config = config
         self._routes = routes
         self._remoting = server
+        self._guard = guard
         self._labels = {"node_type": "nameserver", **own_labels(config.metrics_label)}
         self._loop_lag = LoopLag()
         self.port = 0
@@ -80,15 +84,5 @@ class NameServerMetrics:
         page.value(
             "cometmq_routed_topics", "gauge", "Topics with a route.", len(self._routes.topics())
         )
-        page.value(
-            "cometmq_connections",
-            "gauge",
-            "Connections of brokers and clients.",
-            len(self._remoting.connections),
-        )
-        page.histogram(
-            "cometmq_event_loop_lag_seconds",
-            "How late the event loop runs a timer, once a second.",
-            self._loop_lag.histogram,
-        )
+        server_samples(page, self._remoting, self._guard(), self._loop_lag)
         done((200, CONTENT_TYPE, page.encode()))

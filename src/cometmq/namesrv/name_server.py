@@ -19,11 +19,14 @@ from cometmq.errors import CometError
 from cometmq.extras import require
 from cometmq.namesrv.config import NameServerConfig
 from cometmq.namesrv.kv_config import KvConfig
+from cometmq.namesrv.needs import CLUSTER, NAME_SERVER_NEEDS
 from cometmq.namesrv.processor import NameServerProcessor
 from cometmq.net.env import Environment
 from cometmq.net.network import format_address
 from cometmq.net.server import RemotingServer, ServerConnection
 from cometmq.net.tls_server import secured
+from cometmq.server.access.access import Access
+from cometmq.server.access.guard import AccessGuard
 from cometmq.store.base.disk import Disk, make_durable_directory
 
 if TYPE_CHECKING:
@@ -37,11 +40,24 @@ log = logging.getLogger("cometmq.namesrv")
 class NameServer:
     """One name server; `await start()`, `await stop()`, each once.
 
+    Args:
+        config: what the operator said.
+        env: clock, chance, network and workers.
+        disk: where its files are.
+        access: accounts that another server of the process opens; until then it serves nobody.
+
     Raises:
         ConfigError: the settings of TLS name files that cannot be used.
     """
 
-    def __init__(self, config: NameServerConfig, env: Environment, disk: Disk) -> None:
+    def __init__(
+        self,
+        config: NameServerConfig,
+        env: Environment,
+        disk: Disk,
+        *,
+        access: Access | None = None,
+    ) -> None:
         self._config = config
         self._env = env = secured(env, config)
         self._disk = disk
@@ -57,9 +73,11 @@ class NameServer:
             started_ms=env.clock.now_ms(),
             save_config=self._save_config,
         )
-        self._server = RemotingServer(
-            env, self._processor.handlers(), on_close=self._connection_closed
-        )
+        self._server = RemotingServer(env, {}, on_close=self._connection_closed, limits=config)
+        self._own_access = Access(config) if access is None and config.is_guarded else None
+        self._access = access or self._own_access
+        self.guard: AccessGuard | None = None
+        """What checks requests; None where nothing does, and before the accounts are there."""
         self._config_lock = threading.Lock()
         self._scan: asyncio.TimerHandle | None = None
         self._port = 0
@@ -96,12 +114,22 @@ class NameServer:
         """
         self._kv.load()
         config = self._config
+        if self._own_access is not None:
+            folder = str(PurePosixPath(expand_home(config.kv_config_path)).parent)
+            self._own_access.open(self._env, self._disk, folder)
+            self._own_access.follow()
+        if self._access is None:
+            self._server.handlers.update(self._processor.handlers())
+        else:
+            self._access.when_open(self._serve_guarded)
         if config.metrics_exporter_type == "PROM":
             require("metrics", "metricsExporterType=PROM")
             # h11, which it needs, is not imported where nobody asks for metrics.
             from cometmq.namesrv.metrics import NameServerMetrics
 
-            metrics = NameServerMetrics(config, self._env, self.routes, self._server)
+            metrics = NameServerMetrics(
+                config, self._env, self.routes, self._server, lambda: self.guard
+            )
             await metrics.listen()
             self._metrics = metrics
         try:
@@ -112,8 +140,17 @@ class NameServer:
         self._schedule_scan()
         log.info("name server listens on %s", self.address)
 
+    def _serve_guarded(self) -> None:
+        assert self._access is not None
+        self.guard, table = self._access.guard(
+            self._processor.handlers(), NAME_SERVER_NEEDS, CLUSTER
+        )
+        self._server.handlers.update(table)
+
     async def stop(self) -> None:
         """Stop listening and close every connection."""
+        if self._own_access is not None:
+            self._own_access.stop()
         if self._scan is not None:
             self._scan.cancel()
             self._scan = None

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from cometmq.net.memory import available_memory
 from cometmq.net.network import Network, TcpNetwork
 
 __all__ = [
@@ -110,6 +111,10 @@ class ThreadWorkers:
             self._executor.shutdown(wait=True)
 
 
+def _unknown_memory() -> int | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Environment:
     """Clock, random numbers, network and workers of one process."""
@@ -118,8 +123,12 @@ class Environment:
     chance: random.Random
     network: Network
     workers: WorkerPool
+    available_memory: Callable[[], int | None] = _unknown_memory
+    """Bytes that this process may still take before the system is in trouble; None: unknown."""
 
 
 def system_environment() -> Environment:
     """Return the real clock, random numbers, TCP and threads."""
-    return Environment(SystemClock(), random.Random(), TcpNetwork(), ThreadWorkers())
+    return Environment(
+        SystemClock(), random.Random(), TcpNetwork(), ThreadWorkers(), available_memory
+    )

@@ -5,8 +5,8 @@ answers leave in one write. A handler that returns None answers later (long poll
 flush), through :meth:`ServerConnection.send`.
 
 Flow control: if a peer reads more slowly than it asks, the server stops reading from it, so that
-further requests wait in the kernel. Its unread answers stay below ``WRITE_BUFFER_BYTES_MAX``, and a
-peer that takes nothing for ``STALLED_MS_MAX`` is cut.
+further requests wait in the kernel. Its unread answers stay below ``unsent_bytes_max``, and a peer
+that takes nothing for ``slow_reader_timeout`` is cut (`limits`).
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from typing import Any, TypeAlias, cast
 from cometmq.codec.ids import encode_host
 from cometmq.errors import CometError, ResponseCode
 from cometmq.net.env import Environment
+from cometmq.net.limits import Limiter, LimitSettings
 from cometmq.net.network import Listener, format_address
 from cometmq.wire.command.command import (
     FLAG_ONEWAY,
@@ -54,12 +55,8 @@ OnAnswer: TypeAlias = Callable[[RemotingCommand | None], None]
 
 WRITE_BUFFER_BYTES_HIGH = 2 * 1024 * 1024
 """Above this much unsent, the connection's next requests wait."""
-WRITE_BUFFER_BYTES_MAX = 64 * 1024 * 1024
-"""Above this much unsent the connection is cut; only pushes and late answers can exceed it."""
 ANSWER_BATCH_BYTES = 1024 * 1024
 """Answers collected before they are handed to the transport."""
-STALLED_MS_MAX = 60_000
-"""A peer that does not take its answers for this long is cut; they occupy memory meanwhile."""
 SWEEP_INTERVAL_S = 5.0
 
 
@@ -82,8 +79,10 @@ class ServerConnection(asyncio.Protocol):
         "_server",
         "_stalled_since_ms",
         "_transport",
+        "_wait_timer",
         "client_id",
         "context",
+        "is_awaiting_answers",
         "language",
         "peer",
         "peer_host",
@@ -104,6 +103,9 @@ class ServerConnection(asyncio.Protocol):
         self._stalled_since_ms = 0
         self._flush_scheduled = False
         self._call_timer: asyncio.TimerHandle | None = None
+        self._wait_timer: asyncio.TimerHandle | None = None
+        self.is_awaiting_answers = False
+        """Whether nothing is read until answers have left."""
         self.peer = "?"
         self.peer_host = b"\0" * 8
         self.client_id: str | None = None
@@ -129,9 +131,10 @@ class ServerConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         waiting = self._connection.close("the transport is gone")
         self._backlog.clear()
-        if self._call_timer is not None:
-            self._call_timer.cancel()
-            self._call_timer = None
+        for timer in (self._call_timer, self._wait_timer):
+            if timer is not None:
+                timer.cancel()
+        self._call_timer = self._wait_timer = None
         for on_answer in waiting:
             on_answer(None)
         self._server.closed(self)
@@ -142,6 +145,9 @@ class ServerConnection(asyncio.Protocol):
         connection.received_ms = now_ms
         data = connection.join_data(data)
         position = 0
+        limiter = self._server.frame_limiter
+        if limiter is not None:
+            limiter.received(self, data, now_ms)
         front = self._server.front
         if front is not None and data and not self._backlog:
             position, answers = front(data, self, now_ms)
@@ -153,6 +159,7 @@ class ServerConnection(asyncio.Protocol):
         commands = connection.parse_data(data, position)
         if connection.fault is not None:
             log.warning("connection from %s closed: %s", self.peer, connection.fault)
+            self._server.limiter.counts["protocol"] += 1
             self._answer_all(commands, now_ms)
             self.close()
         elif self._backlog:
@@ -185,10 +192,32 @@ class ServerConnection(asyncio.Protocol):
         """Read requests, unless the peer does not take its answers or the server holds them."""
         if self._transport is None or self.is_closed:
             return
-        if self._paused or self._server.is_holding:
+        is_waiting = self.is_awaiting_answers or self._wait_timer is not None
+        if self._paused or self._server.is_holding or is_waiting:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
+
+    def now_ms(self) -> int:
+        """Return the time of the server's clock."""
+        return self._server.env.clock.now_ms()
+
+    def wait(self, delay_ms: float | None) -> None:
+        """Read nothing for a while; with None, until `wait_over`."""
+        if delay_ms is None:
+            self.is_awaiting_answers = True
+        elif self._wait_timer is None:
+            self._wait_timer = self._loop.call_later(delay_ms / 1000, self._waited)
+        self.read_on()
+
+    def wait_over(self) -> None:
+        """Read again: enough answers have left."""
+        self.is_awaiting_answers = False
+        self.read_on()
+
+    def _waited(self) -> None:
+        self._wait_timer = None
+        self.read_on()
 
     # -- the handlers' side -----------------------------------------------------------------
 
@@ -330,13 +359,13 @@ class ServerConnection(asyncio.Protocol):
         connection = self._connection
         if not connection.outgoing or self._transport is None or connection.is_closed:
             return
-        self._transport.write(connection.data_to_send())
+        data = connection.data_to_send()
+        self._transport.write(data)
+        limiter = self._server.frame_limiter
+        if limiter is not None:
+            limiter.sent(self, data)
         if self._paused:
-            unsent = self._transport.get_write_buffer_size()
-            if unsent > WRITE_BUFFER_BYTES_MAX:
-                self.abort(
-                    f"{unsent} bytes of answers wait unread, {WRITE_BUFFER_BYTES_MAX} are allowed"
-                )
+            self._server.check_unsent(self)
 
     def _arm(self, deadline: float) -> None:
         """Let the one timer of this connection's requests run at the earliest deadline."""
@@ -356,16 +385,20 @@ class ServerConnection(asyncio.Protocol):
 
     def sweep(self, now_ms: int) -> None:
         """Cut a connection that is silent, or that does not take its answers."""
-        if self._paused and now_ms - self._stalled_since_ms > STALLED_MS_MAX:
-            self.abort(f"its answers have waited {now_ms - self._stalled_since_ms} ms unread")
-        elif self._connection.silent_ms(now_ms) > IDLE_MS_MAX:
-            self.abort(f"nothing was received for {self._connection.silent_ms(now_ms)} ms")
+        limiter = self._server.limiter
+        stalled_ms, silent_ms = now_ms - self._stalled_since_ms, self._connection.silent_ms(now_ms)
+        if self._paused and stalled_ms > limiter.settings.slow_reader_timeout:
+            limiter.counts["slow_reader"] += 1
+            self.abort(f"its answers have waited {stalled_ms} ms unread")
+        elif silent_ms > IDLE_MS_MAX:
+            limiter.counts["silent"] += 1
+            self.abort(f"nothing was received for {silent_ms} ms")
 
 
 class RemotingServer:
     """Listens on one or more ports and dispatches requests to ``handlers`` by code.
 
-    ``on_open`` and ``on_close`` are called with every connection.
+    ``on_open`` and ``on_close`` are called with every connection that ``limits`` let in.
     """
 
     def __init__(
@@ -375,9 +408,13 @@ class RemotingServer:
         *,
         on_open: Callable[[ServerConnection], None] | None = None,
         on_close: Callable[[ServerConnection], None] | None = None,
+        limits: LimitSettings | None = None,
     ) -> None:
         self.env = env
         self.handlers = handlers
+        self.limiter = Limiter(LimitSettings() if limits is None else limits)
+        self.frame_limiter = self.limiter if self.limiter.settings.counts_frames else None
+        """The same where frames are counted; None elsewhere, which costs a connection nothing."""
         self.runs: Mapping[type, Run] = {}
         """Who serves several requests of one fast-decoded type that arrive together.
 
@@ -432,6 +469,9 @@ class RemotingServer:
 
     def opened(self, connection: ServerConnection) -> None:
         """Called by a connection when its transport is connected."""
+        if not self.limiter.opened(connection):
+            connection.abort("too many connections come from its address")
+            return
         self.connections[connection] = None
         if self.is_holding:
             connection.read_on()
@@ -440,9 +480,27 @@ class RemotingServer:
 
     def closed(self, connection: ServerConnection) -> None:
         """Called by a connection when its transport is closed."""
-        self.connections.pop(connection, None)
+        self.limiter.closed(connection)
+        if connection not in self.connections:
+            return
+        del self.connections[connection]
         if self._on_close is not None:
             self._on_close(connection)
+
+    def check_unsent(self, connection: ServerConnection) -> None:
+        """Cut a connection whose peer leaves too many answers unread."""
+        settings = self.limiter.settings
+        unsent, most, name = connection.unsent_bytes, settings.unsent_bytes_max, "unsent_bytes"
+        if unsent <= most and settings.unsent_bytes_per_client_max and connection.client_id:
+            most, name = settings.unsent_bytes_per_client_max, "unsent_bytes_per_client"
+            unsent = sum(
+                each.unsent_bytes
+                for each in self.connections
+                if each.client_id == connection.client_id
+            )
+        if unsent > most:
+            self.limiter.counts[name] += 1
+            connection.abort(f"{unsent} bytes of answers wait unread, {most} are allowed ({name})")
 
     def _sweep(self) -> None:
         now_ms = self.env.clock.now_ms()

@@ -60,7 +60,7 @@ from cometmq.store.scrub.scrub import Scrubber
 from cometmq.store.upkeep import Upkeep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from cometmq.codec.cq_ext import BitmapHint
     from cometmq.codec.properties import Needle
@@ -448,6 +448,11 @@ class MessageStore:
         """Why no message is stored now; None while messages are."""
         return self._appender.refusal
 
+    @property
+    def standing_refusal(self) -> StoreError | None:
+        """What `refuse_puts` was called with."""
+        return self._appender.standing_refusal
+
     def refuse_puts(self, standing: StoreError | None) -> None:
         """Raise this error in every put until this is called with None; reads go on."""
         self._appender.refuse_puts(standing)
@@ -694,6 +699,14 @@ class MessageStore:
         raw = self._queues.units(queue, queue_offset, count, may_block=True) or b""
         whole = len(raw) - len(raw) % CQ_UNIT_BYTES
         return [CqUnit._make(fields) for fields in CQ_UNIT.iter_unpack(raw[:whole])]
+
+    def size_counts(
+        self, topic: str, queue_id: int, first: int, end: int, bounds: Sequence[float]
+    ) -> tuple[list[int], int]:
+        """Count a span of messages by size, and add up their bytes.  May block: for a worker."""
+        from cometmq.store.read.sizes import size_counts
+
+        return size_counts(self._queues, self._queues.find(topic, queue_id), first, end, bounds)
 
     def ext_unit(self, topic: str, queue_id: int, unit: CqUnit) -> CqExtUnit | None:
         """Return the extension unit of a unit, None without one.  May block: for a worker."""

@@ -40,7 +40,8 @@ def cluster() -> Iterator[EmbeddedCluster]:
                 "sourceIps": [],
                 "decision": "Allow",
             }
-            admin.put_policies("ann", [{"policyType": "Custom", "entries": [entry]}])
+            names = {"resource": "Cluster:nameserver", "actions": ["Get"], "decision": "Allow"}
+            admin.put_policies("ann", [{"policyType": "Custom", "entries": [entry, names]}])
         yield running
 
 

@@ -66,7 +66,6 @@ LIVE_KEYS: Final = frozenset(
         "absentFilterRetainTime",
         "startAcceptSendRequestTimeStamp",
         "storeReplyMessageEnable",
-        "timerDeliverRate",
         "transactionCheckInterval",
         "transactionCheckMax",
         "transactionOpBatchInterval",

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -39,9 +39,7 @@ from cometmq.core.base.settings import (
     with_tls_file,
 )
 from cometmq.errors import ConfigError
-from cometmq.net.tls_server import TlsSettings
-from cometmq.wire.command.command import RemotingCommand
-from cometmq.wire.frame.acl import Credentials
+from cometmq.server.access.settings import AccessSettings
 
 __all__ = [
     "DEMANDS",
@@ -61,7 +59,12 @@ SMALL_LOG_FILE_BYTES: Final = 64 << 20
 """mappedFileSizeCommitLog of new stores on a laptop: a log file takes all its blocks at once."""
 _DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _BLACK_LISTED_KEYS: Final = frozenset(
-    {"brokerConfigPath", "configBlackList", "rocketmqHome", *TlsSettings.__struct_encode_fields__}
+    {
+        "brokerConfigPath",
+        "configBlackList",
+        "rocketmqHome",
+        *AccessSettings.__struct_encode_fields__,
+    }
 )
 _ANY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
 _INT32_MAX: Final = 2**31 - 1
@@ -69,7 +72,6 @@ _INT64_MAX: Final = 2**63 - 1
 _FALSE: Final = ("", "false")
 _ONE: Final = ("0", "1")
 _CONTROLLER: Final = "replica sets with a controller are not part of this version"
-_OPEN: Final = "is not part of this version, so the broker would let everybody in"
 DEMANDS: Final[Mapping[str, Demand]] = {
     "totalReplicas": Demand(_ONE, _CONTROLLER, "set 1", value="1"),
     "allAckInSyncStateSet": Demand(
@@ -95,13 +97,6 @@ DEMANDS: Final[Mapping[str, Demand]] = {
     ),
     "storeType": Demand(
         ("", "default"), "RocksDB queues are not supported", "set default", value="default"
-    ),
-    "aclEnable": Demand(
-        _FALSE,
-        f"access control by plain_acl.yml {_OPEN}",
-        "set false, and authenticationEnabled and authorizationEnabled instead",
-        True,
-        "false",
     ),
     **TLS_DEMANDS,
 }
@@ -131,13 +126,13 @@ def _java_name(field: str) -> str:
     return head + "".join(word.capitalize() for word in words)
 
 
-class BrokerConfig(TlsSettings, frozen=True, kw_only=True, rename=_java_name):
+class BrokerConfig(AccessSettings, frozen=True, kw_only=True, rename=_java_name):
     """Everything a broker can be told; field names are RocketMQ's keys in snake case.
 
     Units are RocketMQ's: intervals in milliseconds, `file_reserved_time` in hours, sizes in
     bytes, ratios in percent.  `listen_port` 0 lets the system choose.  `staged_timeout_minutes`,
     `rebalance_lock_max_live_time`, `strict_subscriptions`, `absent_filter_retain_time` and
-    `timer_deliver_rate` (messages a second, 0 for as many as possible) are our own.
+    `free_memory_min` (bytes) are our own.
     """
 
     # Who we are
@@ -215,7 +210,6 @@ class BrokerConfig(TlsSettings, frozen=True, kw_only=True, rename=_java_name):
     timer_max_delay_sec: Count = 31622400
     timer_flush_interval_ms: Millis = 1000
     timer_congest_num_each_slot: Annotated[int, msgspec.Meta(ge=1, le=_INT32_MAX)] = _INT32_MAX
-    timer_deliver_rate: Annotated[int, msgspec.Meta(ge=0, le=_INT32_MAX)] = 0
     recall_message_enable: bool = True
     transaction_time_out: Millis = 6000
     transaction_check_max: Count = 15
@@ -255,13 +249,7 @@ class BrokerConfig(TlsSettings, frozen=True, kw_only=True, rename=_java_name):
     max_error_rate_of_bloom_filter: Ratio = 20
     filter_data_clean_time_span: Millis = 86400000
     filter_support_retry: bool = False
-    # Access control
-    authentication_enabled: bool = False
-    authorization_enabled: bool = False
-    init_authentication_user: str = ""
-    inner_client_authentication_credentials: str = ""
-    authentication_whitelist: str = ""
-    authorization_whitelist: str = ""
+    free_memory_min: Annotated[int, msgspec.Meta(ge=0, le=_INT64_MAX)] = 67108864
     # Metrics and health checks
     metrics_exporter_type: Literal["DISABLE", "PROM"] = "DISABLE"
     metrics_prom_exporter_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 5557
@@ -277,33 +265,6 @@ class BrokerConfig(TlsSettings, frozen=True, kw_only=True, rename=_java_name):
         """Split `namesrv_addr` into ``host:port`` items, without blanks and repeats."""
         items = re.split(r"[;,\s]+", self.namesrv_addr)
         return tuple(dict.fromkeys(item for item in items if item))
-
-    @staticmethod
-    def credentials_in(key: str, text: str, name_key: str, secret_key: str) -> tuple[str, str]:
-        """Read name and secret of a setting's JSON.
-
-        Raises:
-            ConfigError: it is no such JSON; the text does not repeat it.
-        """
-        try:
-            data = msgspec.json.decode(text, type=dict[str, str])
-            return data[name_key], data[secret_key]
-        except (msgspec.MsgspecError, KeyError):
-            raise ConfigError(
-                f'{key} is no JSON of the form {{"{name_key}":"...","{secret_key}":"..."}}'
-            ) from None
-
-    def signer(self) -> Callable[[RemotingCommand], None] | None:
-        """Give what signs the broker's own requests; None where nothing does.
-
-        Raises:
-            ConfigError: innerClientAuthenticationCredentials is illegal.
-        """
-        text = self.inner_client_authentication_credentials
-        if not text:
-            return None
-        name = "innerClientAuthenticationCredentials"
-        return Credentials(*self.credentials_in(name, text, "accessKey", "secretKey")).sign_command
 
     def black_list(self) -> frozenset[str]:
         """Give the keys that no UPDATE_BROKER_CONFIG may touch."""
@@ -349,12 +310,7 @@ class BrokerConfig(TlsSettings, frozen=True, kw_only=True, rename=_java_name):
 
     def properties_text(self) -> str:
         """Give what holds for all but ignored keys as lines, as GET_BROKER_CONFIG answers them."""
-        secrets = {
-            key: "***"
-            for key in ("initAuthenticationUser", "innerClientAuthenticationCredentials")
-            if self.to_properties().get(key)
-        }
-        return format_properties(self.to_properties() | values_of(DEMANDS) | secrets)
+        return format_properties(self.masked(self.to_properties()) | values_of(DEMANDS))
 
 
 def _absolute(path: str) -> str:
@@ -498,16 +454,11 @@ def _validate(merged: Mapping[str, tuple[str, Any]], *, is_insecure: bool = Fals
 def _check_together(config: BrokerConfig) -> None:
     """Refuse values that are fine alone but not as a whole."""
     config.check_tls()
-    if config.authorization_enabled and not config.authentication_enabled:
+    config.check_access()
+    if config.enable_controller_mode and config.is_guarded and not config.signer():
         raise ConfigError(
-            "authorizationEnabled=true is not accepted without authenticationEnabled=true: anybody"
-            " could give himself the name of a user who may"
-        )
-    if config.authentication_enabled and config.enable_controller_mode:
-        raise ConfigError(
-            "authenticationEnabled=true is not accepted with enableControllerMode=true: controllers"
-            " sign nothing, and users do not travel to a new master; guard the set by network, or"
-            " by client certificates (tls.server.need.client.auth)"
+            "a broker of a replica set that checks requests needs"
+            " innerClientAuthenticationCredentials: its replicas and controllers sign with them"
         )
     if config.mapped_file_size_consume_queue % 20:
         raise ConfigError(

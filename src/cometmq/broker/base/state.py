@@ -6,7 +6,7 @@ table is written and announced.  It processes no request and owns no timer and n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -20,14 +20,14 @@ from cometmq.core.group.consumer_offsets import ConsumerOffsetTable
 from cometmq.core.group.filter_shares import FilterShares
 from cometmq.core.group.group_table import SubscriptionGroupTable
 from cometmq.core.group.queue_locks import QueueLocks
-from cometmq.core.group.skipped_ranges import SkippedRanges
 from cometmq.core.topic.topic_table import TopicTable
 from cometmq.errors import CometError, ResponseCode, StoreError
 from cometmq.model.topic import TopicConfig
 from cometmq.net.env import Environment
-from cometmq.net.server import Answer, Handler, ServerConnection
+from cometmq.net.server import ServerConnection
+from cometmq.server.answers import Refusal, answer, refusing
 from cometmq.store.message_store import MessageStore
-from cometmq.wire.command.command import RemotingCommand, encode_response
+from cometmq.wire.command.command import RemotingCommand
 from cometmq.wire.header.fast_decode import EndCommand
 
 __all__ = [
@@ -49,41 +49,6 @@ FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for furt
 
 WhenSaved = Callable[[Callable[[StoreError | None], None]], None]
 """Calls its argument with None when a table is on disk as it is now, or with the error."""
-
-
-class Refusal(Exception):
-    """A check failed: the request is answered with this code and remark."""
-
-    def __init__(self, code: int, remark: str, ext: Mapping[str, str] | None = None) -> None:
-        super().__init__(remark)
-        self.code = code
-        self.remark = remark
-        self.ext = ext
-
-
-def answer(
-    request: RemotingCommand | EndCommand,
-    code: int = ResponseCode.SUCCESS,
-    remark: str | None = None,
-    ext: Mapping[str, str] | None = None,
-    body: bytes = b"",
-) -> bytes:
-    """Encode the answer to a request in the request's own header encoding."""
-    return encode_response(
-        request.opaque, request.serialize_type, code, remark, dict(ext) if ext else {}, body
-    )
-
-
-def refusing(handler: Handler) -> Handler:
-    """Turn a handler's `Refusal` into its answer."""
-
-    def serve(request: RemotingCommand, connection: ServerConnection, now_ms: int) -> Answer:
-        try:
-            return handler(request, connection, now_ms)
-        except Refusal as refusal:
-            return answer(request, refusal.code, refusal.remark, refusal.ext)
-
-    return serve
 
 
 def in_worker(
@@ -160,8 +125,6 @@ class BrokerState:
         self.subscription_differences: dict[str, str] = {}
         """What members want differently, for each group whose members differ."""
         self.queue_locks = QueueLocks(config.rebalance_lock_max_live_time)
-        self.skipped = SkippedRanges()
-        self.when_skipped_saved: WhenSaved = lambda done: done(None)
         self.address = address
         self.host = encode_host(address)
         self.message_id_prefix = offset_message_id_prefix(self.host)
@@ -208,7 +171,6 @@ class BrokerState:
     def topic_deleted(self, topic: str) -> None:
         """Announce a topic that was deleted from `topics`."""
         self.shares.forget_topic(topic)
-        self.skipped.forget_topic(topic)
         for watcher in self._deletion_watchers:
             watcher(topic)
 

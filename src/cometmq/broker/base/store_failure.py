@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cometmq.broker.base.state import BrokerState, answer
-from cometmq.errors import DiskFull, MessageIllegal, ResponseCode, StoreClosed, StoreError
+from cometmq.errors import (
+    DiskFull,
+    MemoryShort,
+    MessageIllegal,
+    ResponseCode,
+    StoreClosed,
+    StoreError,
+)
 from cometmq.net.server import ServerConnection
 from cometmq.wire.command.command import RemotingCommand
 
@@ -16,7 +23,7 @@ def store_failure(state: BrokerState, error: StoreError) -> tuple[int, str]:
     """Give code and remark for an error of the store; for a full disk with the free space."""
     if isinstance(error, MessageIllegal):
         return ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}"
-    if isinstance(error, StoreClosed):
+    if isinstance(error, StoreClosed | MemoryShort):
         return ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}"
     if isinstance(error, DiskFull):
         try:

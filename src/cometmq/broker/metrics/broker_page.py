@@ -10,10 +10,12 @@ Source of names, units and labels: BrokerMetricsManager and what its exporter pr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from cometmq.broker.base.stats import SEND_BACKS, TOPIC_PUTS
+from cometmq.broker.metrics.latencies import RequestLatencies, answer_name, request_name
+from cometmq.broker.metrics.sizes import MessageSizes
 from cometmq.broker.services import Services
 from cometmq.core.base.exposition import MetricsText
 from cometmq.errors import CometError
@@ -53,7 +55,6 @@ class FileFigures(NamedTuple):
     """When the oldest message that a group has not consumed of a topic was stored."""
     disk_used: float
     """The used part of the store's disk."""
-    overdue_timers: int = 0
 
 
 def _bool(is_so: bool) -> str:
@@ -97,11 +98,7 @@ def collect_backlogs(services: Services, backlogs: list[TopicBacklog]) -> Iterat
             yield
 
 
-def measure_files(
-    services: Services,
-    backlogs: list[TopicBacklog],
-    overdue_timers: Callable[[], int] | None = None,
-) -> FileFigures:
+def measure_files(services: Services, backlogs: list[TopicBacklog]) -> FileFigures:
     """Measure what only files tell; in a worker.
 
     A message that retention took away, and a record that is damaged, has no time.
@@ -119,8 +116,7 @@ def measure_files(
                 key = item.group, item.topic
                 oldest_ms[key] = min(at_ms, oldest_ms.get(key, at_ms))
     total, used = services.state.disk_usage()
-    overdue = 0 if overdue_timers is None else overdue_timers()
-    return FileFigures(oldest_ms, used / total if total else 0.0, overdue)
+    return FileFigures(oldest_ms, used / total if total else 0.0)
 
 
 def broker_pieces(
@@ -129,6 +125,8 @@ def broker_pieces(
     now_ms: int,
     backlogs: list[TopicBacklog],
     figures: FileFigures,
+    sizes: MessageSizes,
+    latencies: RequestLatencies,
 ) -> Iterator[None]:
     """Write a broker's samples to `page`, in pieces."""
     state, store = services.state, services.store
@@ -146,6 +144,8 @@ def broker_pieces(
     state.stats.count_puts()
     yield
     yield from _messages(page, services)
+    yield from _sizes(page, services, sizes)
+    _latencies(page, latencies)
     yield from _connections(page, services)
     yield from _lags(page, now_ms, backlogs, figures.oldest_ms)
     page.value(
@@ -178,19 +178,6 @@ def broker_pieces(
             timers.read_behind_ms(now_ms),
             _DISK,
         )
-        page.value(
-            "cometmq_timer_overdue_messages",
-            "gauge",
-            "Timed messages whose time has passed and that are not delivered.",
-            figures.overdue_timers,
-        )
-        page.value(
-            "cometmq_timer_deliver_rate",
-            "gauge",
-            "The most timed messages delivered in a second; 0 for as many as possible.",
-            config.timer_deliver_rate,
-        )
-    yield from _skipped(page, services)
     page.value(
         "cometmq_held_pulls", "gauge", "Pulls that wait for a message.", len(services.pull.hold)
     )
@@ -278,26 +265,44 @@ def _messages(page: MetricsText, services: Services) -> Iterator[None]:
                 yield
 
 
-def _skipped(page: MetricsText, services: Services) -> Iterator[None]:
-    """What groups pass over in a backlog."""
-    service = services.backlog
-    family = page.family(
-        "cometmq_skipped_messages_total", "counter", "Messages that groups passed over, by reason."
-    )
-    for (group, reason), count in service.skipped_counts.items():
-        family.add(count, {"consumer_group": group, "reason": reason})
-    family = page.family(
-        "cometmq_copied_messages_total", "counter", "Copies made of messages that were passed over."
-    )
-    for group, count in service.copier.copied_counts.items():
-        family.add(count, {"consumer_group": group})
-    family = page.family(
-        "cometmq_skipped_waiting_messages", "gauge", "Skipped messages that wait for their copy."
-    )
-    for group, entry in services.state.skipped.all().items():
-        waiting = sum(item.waiting_count for item in entry.ranges)
-        family.add(waiting, {"consumer_group": group})
+def _sizes(page: MetricsText, services: Services, sizes: MessageSizes) -> Iterator[None]:
+    """Bytes that came in, and how large their messages are."""
+    topics = services.state.topics
+    labels = {}
+    for topic in sizes.by_topic:
+        config = topics.get(topic)
+        if config is not None and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            kind = config.attributes.get("message.type", "").lower() or "normal"
+            labels[topic] = {"topic": topic, "message_type": kind}
+    family = page.family("rocketmq_throughput_in_total", "counter", "Bytes of messages stored.")
+    for topic, own in labels.items():
+        total = int(sizes.by_topic[topic].total)
+        family.add(total, {**own, "is_system": _bool(is_system_topic(topic))})
     yield
+    family = page.family("rocketmq_message_size", "histogram", "Bytes of a stored message.")
+    for place, (topic, own) in enumerate(labels.items()):
+        family.add_histogram(sizes.by_topic[topic], own)
+        if place % PIECE == PIECE - 1:
+            yield
+
+
+def _latencies(page: MetricsText, latencies: RequestLatencies) -> None:
+    family = page.family(
+        "rocketmq_rpc_latency_milliseconds",
+        "histogram",
+        "How long requests take that are answered at once.",
+    )
+    for (code, answer, result), histogram in latencies.histograms.items():
+        family.add_histogram(
+            histogram,
+            {
+                "protocol_type": "remoting",
+                "request_code": request_name(code),
+                "response_code": answer_name(answer),
+                "is_long_polling": "false",
+                "result": result,
+            },
+        )
 
 
 def _connections(page: MetricsText, services: Services) -> Iterator[None]:

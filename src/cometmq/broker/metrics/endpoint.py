@@ -18,10 +18,15 @@ from cometmq.broker.metrics.broker_page import (
     collect_backlogs,
     measure_files,
 )
+from cometmq.broker.metrics.latencies import RequestLatencies
+from cometmq.broker.metrics.sizes import MessageSizes
 from cometmq.broker.services import Services
 from cometmq.core.base.exposition import CONTENT_TYPE, Histogram, MetricsText, own_labels
 from cometmq.net.loop_lag import LoopLag
 from cometmq.net.page_server import Page, PageServer, health_page
+from cometmq.net.server import RemotingServer
+from cometmq.server.access.guard import AccessGuard
+from cometmq.server.metrics import server_samples
 
 __all__ = ["MetricsEndpoint"]
 
@@ -35,8 +40,17 @@ class MetricsEndpoint:
         ConfigError: metricsLabel is not ``name:value,name:value``.
     """
 
-    def __init__(self, services: Services) -> None:
+    def __init__(
+        self,
+        services: Services,
+        remoting: RemotingServer,
+        guard: AccessGuard | None,
+        latencies: RequestLatencies,
+    ) -> None:
         self._services = services
+        self._latencies = latencies
+        self._remoting = remoting
+        self._guard = guard
         config = services.state.config
         self._labels = {
             "node_type": "broker",
@@ -55,6 +69,7 @@ class MetricsEndpoint:
                 "/health/safe-to-stop": lambda done: done(health_page(self._unsafe())),
             },
         )
+        self._sizes = MessageSizes(services.store)
         self._flushes = Histogram((1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000))
         self._loop_lag = LoopLag()
         self._piece: asyncio.Handle | None = None
@@ -120,11 +135,11 @@ class MetricsEndpoint:
         backlogs: list[TopicBacklog] = []
 
         def read() -> None:
-            timers, now_ms = self._services.timers, self._env.clock.now_ms()
-            overdue = None if timers is None else timers.overdue(now_ms)
-            self._env.workers.submit(
-                lambda: measure_files(self._services, backlogs, overdue), write
-            )
+            self._env.workers.submit(measure, write)
+
+        def measure() -> FileFigures:
+            self._sizes.measure()
+            return measure_files(self._services, backlogs)
 
         def write(figures: FileFigures | BaseException) -> None:
             if isinstance(figures, BaseException):
@@ -142,18 +157,17 @@ class MetricsEndpoint:
             page.histogram(
                 "cometmq_flush_milliseconds", "How long flushes of the log take.", self._flushes
             )
-            page.histogram(
-                "cometmq_event_loop_lag_seconds",
-                "How late the event loop runs a timer, once a second.",
-                self._loop_lag.histogram,
-            )
+            server_samples(page, self._remoting, self._guard, self._loop_lag)
             content = page.encode()
             waiting, self._waiting = self._waiting, []
             for done in waiting:
                 done((200, CONTENT_TYPE, content))
 
         now_ms = self._env.clock.now_ms()
-        self._run(broker_pieces(page, self._services, now_ms, backlogs, figures), finish)
+        pieces = broker_pieces(
+            page, self._services, now_ms, backlogs, figures, self._sizes, self._latencies
+        )
+        self._run(pieces, finish)
 
     def _run(self, pieces: Iterator[None], then: Callable[[], None]) -> None:
         """Take one piece in each turn of the loop."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Callable
 from typing import Final
 
 from cometmq.errors import CometError, ConnectFailed, ResponseCode, remote_error
@@ -44,13 +45,20 @@ MasterNews = tuple[MasterHeader, SyncStateSet]
 
 
 class Controllers:
-    """The controllers that `controllerAddr` names, for one broker."""
+    """The controllers that `controllerAddr` names, for one broker; `sign` signs what it asks."""
 
-    def __init__(self, env: Environment, addresses: str, cluster: str, broker_name: str) -> None:
+    def __init__(
+        self,
+        env: Environment,
+        addresses: str,
+        cluster: str,
+        broker_name: str,
+        sign: Callable[[RemotingCommand], None] | None = None,
+    ) -> None:
         self._env = env
         self._addresses = [part for part in re.split(r"[;,\s]+", addresses) if part]
         self._cluster, self._broker_name = cluster, broker_name
-        self._pool = ChannelPool(env)
+        self._pool = ChannelPool(env, prepare=sign)
         self._leader: str | None = None
         self._dialling: dict[str, asyncio.Task[None]] = {}
 

@@ -49,7 +49,6 @@ JOURNALED_FILES: Final = frozenset(
         "consumerFilter.json",
         "cometmqQueueLocks.json",
         "cometmqSequences.json",
-        "cometmqSkipped.json",
         "cometmqStaging.json",
     }
 )

@@ -25,9 +25,9 @@ _ACTIONS = ("All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List")
 def acl() -> None:
     """Users of a cluster, what they may do, and which entry decides.
 
-    Each broker has its own accounts; changes go to every master. The commands need
-    authenticationEnabled=true at the brokers, and the account of a super user: --access-key with
-    COMETMQ_SECRET_KEY.
+    Each server has its own accounts; changes go to every broker, and to name servers that check
+    requests. The commands need authenticationEnabled=true at the brokers, and the account of a
+    super user: --access-key with COMETMQ_SECRET_KEY.
     """
 
 
@@ -228,6 +228,68 @@ def delete_policy(
 
     run(change())
     note(f"user {name}: no entry for {resource}")
+
+
+@acl.command("migrate", short_help="Take the accounts of a plain_acl.yml over.")
+@click.argument("path", metavar="FILE", type=click.Path(exists=True, dir_okay=False))
+@click.option("--dry-run", is_flag=True, help="Show what would be created, and create nothing.")
+@name_server_option
+@timeout_option
+@json_option
+@click.pass_context
+def migrate(
+    ctx: click.Context,
+    path: str,
+    dry_run: bool,
+    name_server: str,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Create users and policies of ACL 2.0 for the accounts of FILE, a plain_acl.yml of ACL 1.0.
+
+    A user that exists is left as he is. White addresses of accounts go with their users; those for
+    everybody are printed as the line that the servers' configuration needs.
+    """
+    set_up_logging(ctx)
+    from cometmq.cli.terminal.output import note, print_listing
+    from cometmq.core.access.migration import migrated
+    from cometmq.net.loop import run
+    from cometmq.server.access.access import read_plain_accounts
+
+    plain = read_plain_accounts(path)
+    rows: list[dict[str, Any]] = []
+
+    async def create() -> None:
+        async with admin_client(name_server, timeout_s) as admin:
+            known = {each["username"] for each in await admin.users()}
+            for name, account in plain.accounts.items():
+                target = migrated(account)
+                row = {
+                    "user": name,
+                    "type": "Super" if target.is_super else "Normal",
+                    "entries": sum(len(each["entries"]) for each in target.policies),
+                    "white": ",".join(account.white.texts),
+                    "done": "exists" if name in known else "planned" if dry_run else "created",
+                    "notes": "; ".join(target.notes),
+                }
+                if name not in known and not dry_run:
+                    await admin.put_user(
+                        name,
+                        password=account.secret,
+                        is_super=target.is_super,
+                        white_addresses=",".join(account.white.texts) or None,
+                    )
+                    if target.policies:
+                        await admin.put_policies(name, target.policies)
+                rows.append(row)
+
+    run(create())
+    print_listing(rows, as_json=as_json, empty="the file has no accounts")
+    if plain.white.texts:
+        note(
+            "for everybody from these addresses, write into the configuration of each broker and"
+            f" name server: globalWhiteRemoteAddresses={','.join(plain.white.texts)}"
+        )
 
 
 @acl.command("explain", short_help="Whether a user may do something, and which entry decides.")

@@ -1,6 +1,6 @@
 """`cometmq message`: get by id, query by key, show by offset, send-direct to one consumer."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cometmq.client.message.message import ReceivedMessage
+    from cometmq.wire.body.trace import TraceRecord
 
 __all__ = ["message"]
 
@@ -167,6 +168,80 @@ def query(
             )
 
     _print(run(collect()), as_json=as_json, empty=f"no message of {topic} has the key {key}")
+
+
+@message.command("trace", short_help="What became of a message, from its traces.")
+@click.argument("message_id", type=NAME)
+@click.option(
+    "--topic",
+    type=CLUSTER_NAME,
+    default="RMQ_SYS_TRACE_TOPIC",
+    show_default=True,
+    help="The topic of the traces.",
+)
+@name_server_option
+@namespace_option
+@timeout_option
+@json_option
+@click.pass_context
+def trace(
+    ctx: click.Context,
+    message_id: str,
+    topic: str,
+    name_server: str,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Show the steps of the message MESSAGE_ID by time: sent, handled by each group, tried again.
+
+    Clients write traces where a program switches them on: ours with trace=True, Java's with
+    enableMsgTrace. Step "handling" without a "handled" of the same call is a handler that has not
+    ended, or a client that was killed.
+
+    \b
+    cometmq message trace 0A0000031092F5739FF147B765E30005
+    """
+    set_up_logging(ctx)
+    from cometmq.cli.terminal.output import print_listing
+    from cometmq.net.loop import run
+
+    async def collect() -> "list[TraceRecord]":
+        async with admin_client(name_server, timeout_s) as admin:
+            return await admin.message_trace(message_id, topic=topic)
+
+    print_listing(
+        [_trace_row(record) for record in run(collect())],
+        as_json=as_json,
+        empty=f"no trace of {message_id} in {topic}: its clients write none, or it is too old",
+    )
+
+
+_STEPS: Final = {
+    "Pub": "sent",
+    "SubBefore": "handling",
+    "SubAfter": "handled",
+    "EndTransaction": "transaction ended",
+}
+
+
+def _trace_row(record: "TraceRecord") -> dict[str, object]:
+    from datetime import UTC, datetime
+
+    moment = datetime.fromtimestamp(record.time_ms / 1000, UTC) if record.time_ms else None
+    result = record.state if record.kind == "EndTransaction" else None
+    if record.kind in ("Pub", "SubAfter"):
+        result = "ok" if record.success else "failed"
+    return {
+        "time": None if moment is None else moment.isoformat(timespec="milliseconds"),
+        "step": _STEPS[record.kind],
+        "group": record.group,
+        "topic": record.topic or None,
+        "result": result,
+        "cost_ms": record.cost_ms if record.kind in ("Pub", "SubAfter") else None,
+        "tries_before": record.retry_times if record.kind == "SubBefore" else None,
+        "stored_at": record.store_host or None,
+        "call": record.request_id or None,
+    }
 
 
 @message.command("show", short_help="Messages of one queue from an offset on.")

@@ -331,8 +331,7 @@ def broker(
     """Run a broker in the foreground.
 
     The broker reads RocketMQ's broker.conf unchanged: it accepts keys that have no effect here and
-    lists them once. It refuses a file that asks for ACL 1.0 (aclEnable), which it does not have;
-    ACL 2.0 it has. Later sources win: defaults, file, environment, options, --set.
+    lists them once. Later sources win: defaults, file, environment, options, --set.
 
     With --processes N this process supervises N brokers, which use more than one core: broker i
     is called NAME-i, listens on port + 10*i and stores in DIR/NAME-i. The supervisor restarts a

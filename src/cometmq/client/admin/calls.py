@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from cometmq.client.admin.access import AccessCalls
-from cometmq.client.admin.backlog import BacklogCalls
 from cometmq.client.admin.checkup import CheckupCalls
 from cometmq.client.admin.figures import FigureCalls
 from cometmq.client.admin.lag_explained import LagCalls
 from cometmq.client.admin.online_clients import OnlineCalls
 from cometmq.client.admin.open_transactions import OpenTransaction, open_transactions_of
 from cometmq.client.admin.replicas import Replica, has_whole_log, replicas_of
+from cometmq.client.admin.traces import TraceCalls
 from cometmq.client.admin.whereabouts import WhyCalls
 from cometmq.client.base.arguments import check_count, checked_topic, name_list
 from cometmq.client.base.calls import BrokerCalls
@@ -131,7 +131,7 @@ class AdminCalls(
     FigureCalls,
     LagCalls,
     WhyCalls,
-    BacklogCalls,
+    TraceCalls,
 ):
     """Administration of the cluster that a list of name servers knows."""
 

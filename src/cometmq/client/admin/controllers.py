@@ -1,4 +1,7 @@
-"""What a controller says of itself and of its broker sets (codes 1005 and 1006)."""
+"""What a controller says of itself and of its broker sets (codes 1005 and 1006).
+
+Requests are signed with the keys of the environment, if it has any.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cometmq.client.base.security import Security
 from cometmq.errors import ConnectFailed, ResponseCode, remote_error
 from cometmq.net.channel import ChannelPool
 from cometmq.net.env import Environment
@@ -40,7 +44,7 @@ async def controller_status(
         ConnectFailed: no controller answers, or none of them leads.
         RemoteError: the leader refuses.
     """
-    pool = ChannelPool(env)
+    pool = ChannelPool(env, prepare=Security.of().prepare)
     try:
         leader = await _find_leader(pool, addresses, timeout_ms)
         request = RemotingCommand.request(
@@ -68,7 +72,7 @@ async def elect_master(
         ConnectFailed: no controller answers, or none of them leads.
         RemoteError: the leader refuses: the replica is not in sync, or not alive.
     """
-    pool = ChannelPool(env)
+    pool = ChannelPool(env, prepare=Security.of().prepare)
     try:
         leader = await _find_leader(pool, addresses, timeout_ms)
         header = ElectMasterHeader(cluster, broker_name, broker_id, True, env.clock.now_ms())
@@ -94,8 +98,11 @@ async def _find_leader(pool: ChannelPool, addresses: Sequence[str], timeout_ms: 
         except OSError as error:
             faults.append(f"{address}: {error}")
             continue
+        if answer.code != ResponseCode.SUCCESS:
+            faults.append(f"{address}: {answer.remark}")
+            continue
         leader = MetadataInfoHeader.from_command(answer).controller_leader_address
-        if answer.code == ResponseCode.SUCCESS and leader:
+        if leader:
             return leader
         faults.append(f"{address} knows no leader")
     raise ConnectFailed(f"no controller leads: {'; '.join(faults)}")

@@ -5,12 +5,13 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import Final, Protocol, Unpack
 
-from cometmq.client.base.arguments import check_ms, checked_text
+from cometmq.client.base.arguments import check_ms, checked_text, checked_topic
 from cometmq.client.base.name_servers import NameServers
 from cometmq.client.base.namespace import NO_NAMESPACE, Namespace
 from cometmq.client.base.sandbox import check_sandbox
 from cometmq.client.base.security import OPEN, Security, SecurityOptions
 from cometmq.errors import ConfigError, ConfigTypeError
+from cometmq.model.names import TRACE_TOPIC
 from cometmq.net.env import Environment, system_environment
 from cometmq.net.tls import TlsNetwork
 from cometmq.wire.command.command import RemotingCommand
@@ -36,12 +37,14 @@ class CommonOptions(SecurityOptions, total=False):
     ``connection`` is a `Connection` that other clients use too; name servers, keys, TLS and the
     other options of a connection are then given to it.  ``namespace`` puts ``Space%`` before the
     names of topics and groups on the wire.  ``sandbox`` is a test environment that shares topics
-    with others.
+    with others.  ``trace`` makes a producer or push consumer write RocketMQ's trace records: True
+    for the topic ``RMQ_SYS_TRACE_TOPIC``, or the name of another topic.
     """
 
     connection: Shareable | None
     namespace: str | None
     sandbox: str | None
+    trace: bool | str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ class ClientOptions:
     connection: Shareable | None = None
     namespace: Namespace = NO_NAMESPACE
     sandbox: str | None = None
+    trace_topic: str | None = None
+    """Where trace records go; None: none are written."""
 
     @property
     def prepare(self) -> Callable[[RemotingCommand], None] | None:
@@ -90,6 +95,7 @@ class ClientOptions:
         Raises:
             ConfigError: a namespace or a sandbox is set.
         """
+        self.refuse_trace(client)
         if self.sandbox:
             raise ConfigError(f"sandbox is {self.sandbox!r}, which has no effect on {client}")
         if self.namespace:
@@ -98,6 +104,17 @@ class ClientOptions:
                 f"has them, such as {self.namespace.name}%Topic; give it none"
             )
         return self
+
+    def refuse_trace(self, client: str) -> None:
+        """Refuse traces for a client that writes none.
+
+        Raises:
+            ConfigError: they are asked for.
+        """
+        if self.trace_topic is not None:
+            raise ConfigError(
+                f"trace is set, and {client} writes no traces; producers and push consumers do"
+            )
 
     @classmethod
     def of(
@@ -111,6 +128,7 @@ class ClientOptions:
         connection: Shareable | None = None,
         namespace: str | None = None,
         sandbox: str | None = None,
+        trace: bool | str | None = None,
         **security: Unpack[SecurityOptions],
     ) -> "ClientOptions":
         """Options from the keyword arguments of a client.
@@ -130,7 +148,11 @@ class ClientOptions:
                 "sandbox": sandbox,
                 **security,
             }
-            return replace(_options_of(connection, own), request_timeout_ms=request_timeout_ms)
+            return replace(
+                _options_of(connection, own),
+                request_timeout_ms=request_timeout_ms,
+                trace_topic=_trace_topic(trace),
+            )
         if instance_name is not None:
             checked_text("instance_name", instance_name)
         if client_ip is not None:
@@ -152,7 +174,14 @@ class ClientOptions:
             security=secured,
             namespace=Namespace(namespace),
             sandbox=check_sandbox(sandbox),
+            trace_topic=_trace_topic(trace),
         )
+
+
+def _trace_topic(trace: bool | str | None) -> str | None:
+    if trace is None or trace is False:
+        return None
+    return TRACE_TOPIC if trace is True else checked_topic(trace)
 
 
 def _options_of(connection: Shareable, own: Mapping[str, object]) -> ClientOptions:

@@ -128,11 +128,13 @@ class PullConsumer(GroupConsumer):
         group = checked_group(group)
         check_count("buffer_count_max", buffer_count_max)
         check_count("pull_count_max", pull_count_max)
+        options = ClientOptions.of(
+            name_server, env=env, instance_name=instance_name, client_ip=client_ip, **common
+        )
+        options.refuse_trace("PullConsumer")
         super().__init__(
             group,
-            ClientOptions.of(
-                name_server, env=env, instance_name=instance_name, client_ip=client_ip, **common
-            ),
+            options,
             message_model=message_model,
             consume_from=consume_from,
             strategy=strategy,

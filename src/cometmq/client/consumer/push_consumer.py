@@ -27,13 +27,16 @@ from cometmq.client.base.arguments import (
     checked_group,
     subscription_map,
 )
+from cometmq.client.base.instance import uniq_ids_of
 from cometmq.client.base.options import ClientOptions, CommonOptions
 from cometmq.client.base.reading import QueueReader
+from cometmq.client.base.traces import TraceWriter
 from cometmq.client.consumer.group.first_offset import StartFrom
 from cometmq.client.consumer.group.group_consumer import RebalanceListener, Running
 from cometmq.client.consumer.orderly import OrderlyRunner
 from cometmq.client.consumer.pausing import OnStopped, PausableConsumer
 from cometmq.client.consumer.returned_messages import ReturnedMessages
+from cometmq.client.consumer.traces import HandlerTraces
 from cometmq.client.extensions.parking.parking import OnParked, Parking
 from cometmq.client.handling.dispatchers import Dispatcher, make_dispatcher
 from cometmq.client.handling.failures import log_failure, next_try
@@ -215,6 +218,8 @@ class PushConsumer(PausableConsumer):
         self._default: Dispatcher | None = None
         self._by_topic: dict[str, Dispatcher] = {}
         self._returns: ReturnedMessages | None = None
+        self._traces: TraceWriter | None = None
+        self._traced: HandlerTraces | None = None
         for topic, expression in subscription_map(subscriptions).items():
             self._subscribe(topic, expression)
 
@@ -234,6 +239,16 @@ class PushConsumer(PausableConsumer):
             return
         running = self._start_running()
         instance = running.instance
+        topic = self._options.trace_topic
+        if topic is not None:
+            self._traces = TraceWriter(instance, topic)
+            self._traced = HandlerTraces(
+                self._traces,
+                self.group,
+                topic,
+                self._options.env.clock,
+                uniq_ids_of(self._options).next_id,
+            )
         retries_max = self._max_reconsume_times
         if retries_max is not None:
             # A copy beyond the last try carries this number plus one, in 32 bits.
@@ -389,6 +404,8 @@ class PushConsumer(PausableConsumer):
                 error,
             )
         await self._release_locks()
+        if self._traces is not None:
+            await self._traces.close()
 
     def _not_drained(self, assignment: Assignment, message: ReceivedMessage) -> None:
         """Give back a message whose handler did not end in time, or itself called `shutdown`."""
@@ -449,7 +466,7 @@ class PushConsumer(PausableConsumer):
         dispatcher = self._dispatchers.get(id(handler))
         if dispatcher is None:
             dispatcher = make_dispatcher(
-                handler,
+                handler if self._traced is None else self._traced.wrapped(handler),
                 self._ordering or self,
                 concurrency=self._concurrency,
                 low_share=self._low_share,

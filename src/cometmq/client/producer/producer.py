@@ -35,6 +35,7 @@ from cometmq.client.producer.request_reply import OpenRequests, Reply, check_rec
 from cometmq.client.producer.sender import STALLED_MS, Sender
 from cometmq.client.producer.sending import Sending, within
 from cometmq.client.producer.settings import ProducerSettings
+from cometmq.client.producer.traces import ProducerTraces
 from cometmq.core.produce.batching import (
     BATCH_ITEM_OVERHEAD_BYTES,
     common_group,
@@ -92,6 +93,8 @@ class Producer:
         namespace: a set of topics and groups of its own: ``Space`` makes the topic ``Orders`` the
             cluster's ``Space%Orders``.
         sandbox: the test environment whose messages these are; ``"main"`` for the main one.
+        trace: write RocketMQ's trace records of sends, apart from them: True for the topic
+            ``RMQ_SYS_TRACE_TOPIC``, or the name of another one.
         security: ``access_key``, ``secret_key``, ``security_token`` and ``tls`` (True or a
             `Tls`); by default from ``COMETMQ_ACCESS_KEY`` and the other variables.
     """
@@ -110,7 +113,10 @@ class Producer:
         self._requests = OpenRequests()
         self._is_closed = False
         self._is_forked = False
+        self.traces: ProducerTraces | None = None
+        """What writes the traces of a started producer that was asked for them."""
         self._linger: Linger | None = None
+        self._is_plain = settings.linger_ms is None and self.core.options.trace_topic is None
         if settings.linger_ms is not None:
             self._linger = Linger(
                 settings.linger_ms / 1000,
@@ -142,6 +148,9 @@ class Producer:
         self._instance = instance
         self._sender = Sender(self.core, instance, self._flush_linger)
         instance.spawn(instance.every(STALLED_MS, self._sender.look_at_waiting), "waiting-sends")
+        trace_topic = self.core.options.trace_topic
+        if trace_topic is not None:
+            self.traces = ProducerTraces(instance, self.group, trace_topic)
         self._is_forked = False
         return self._sender
 
@@ -153,6 +162,8 @@ class Producer:
         try:
             if instance is not None:
                 await self.flush()
+            if self.traces is not None:
+                await self.traces.close()
         finally:  # also after a cancellation: sends in flight fail then
             self._is_closed = True
             if instance is not None:
@@ -176,7 +187,7 @@ class Producer:
             self._instance.abandon()
             if self._sender is not None:
                 fork.keep_forever(self._sender.to_keep())
-            self._instance = self._sender = None
+            self._instance = self._sender = self.traces = None
             self._requests = OpenRequests()
             self._is_forked = True
         self.core.renew()
@@ -246,7 +257,7 @@ class Producer:
             and selector is None
             and message_group is None
             and timeout_ms is None
-            and self._linger is None
+            and self._is_plain
         ):
             future = sender.plain(message)
             if future is not None:
@@ -293,11 +304,16 @@ class Producer:
             if view is not None and group:
                 queue = view.queue_of(group)
             if view is not None or not group:
-                return linger.add(message, queue, asyncio.get_running_loop())
+                lingering = linger.add(message, queue, asyncio.get_running_loop())
+                if self.traces is not None:
+                    self.traces.watch(message, lingering)
+                return lingering
         prepared = core.codec.prepare(message)
         if queue is not None:
             check_queue(queue, message, selector)
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        if self.traces is not None:
+            self.traces.watch(message, future)
         sending = sender.begin(prepared, future, timeout_ms)
         if queue is not None:
             sending.fixed = queue
@@ -380,6 +396,7 @@ class Producer:
             BATCH_ITEM_OVERHEAD_BYTES + len(body) + len(properties) for _, body, properties in items
         ]
         results: list[SendResult] = []
+        started = None if self.traces is None else self.traces.now()
         for begin, end in split_by_size(sizes, self.core.codec.message_bytes_max):
             future: asyncio.Future[list[SendResult]] = loop.create_future()
             sending = self._batch_sending(
@@ -391,6 +408,8 @@ class Producer:
             else:
                 sender.start(sending)
             results += await future
+        if self.traces is not None and started is not None:
+            self.traces.sent_all(messages, results, started)
         return results
 
     async def flush(self) -> None:

@@ -46,6 +46,7 @@ class ProducerSettings:
     connection: Shareable | None = None
     namespace: str | None = None
     sandbox: str | None = None
+    trace: bool | str | None = None
 
     def validate(self) -> None:
         """Refuse values that no producer can use.
@@ -88,4 +89,5 @@ class ProducerSettings:
             connection=self.connection,
             namespace=self.namespace,
             sandbox=self.sandbox,
+            trace=self.trace,
         )

@@ -182,6 +182,8 @@ class Producer:
         if message_group is not None:
             message = with_group(message, message_group)
         core = self._core
+        traces = self._twin.traces
+        started = None if traces is None else traces.now()
         prepared = core.codec.prepare(message)
         if timeout_ms is None:
             limit_ms = core.timeout_ms
@@ -195,10 +197,16 @@ class Producer:
             group = message.message_group
             if selector is None and group and not message.is_delayed:
                 target, answer = self._exchange_grouped(prepared, group, limit_ms)
-                return _result(core.codec, prepared, target, answer)
+                result = _result(core.codec, prepared, target, answer)
+                if traces is not None and started is not None:
+                    traces.sent(message, result, started)
+                return result
             fixed = core.choose(self._topic(prepared.topic), message, selector)
         target, answer = self._exchange(prepared, fixed, limit_ms)
-        return _result(core.codec, prepared, target, answer)
+        result = _result(core.codec, prepared, target, answer)
+        if traces is not None and started is not None:
+            traces.sent(message, result, started)
+        return result
 
     def send_nowait(
         self,
@@ -299,6 +307,8 @@ class Producer:
             BATCH_ITEM_OVERHEAD_BYTES + len(body) + len(properties) for _, body, properties in items
         ]
         results: list[SendResult] = []
+        traces = self._twin.traces
+        started = None if traces is None else traces.now()
         for begin, end in split_by_size(sizes, core.codec.message_bytes_max):
             prepared = core.codec.prepare_batch(name, items[begin:end], ",".join(ids[begin:end]))
             if group:
@@ -309,6 +319,8 @@ class Producer:
                 results += results_of(SendStatus.SEND_OK, ids[begin:end], target, answer)
             else:
                 results += core.codec.batch_results(ids[begin:end], target, answer)
+        if traces is not None and started is not None:
+            traces.sent_all(messages, results, started)
         return results
 
     request = on_background(AsyncProducer.request)

@@ -264,6 +264,8 @@ class TransactionProducer(Producer):
             )
             return
         transaction.is_settled = True
+        if self.traces is not None:
+            self.traces.ended(transaction.message, sent.message_id, sent, outcome.name)
 
     def _remember(self, transaction_id: str, outcome: TransactionOutcome) -> None:
         if transaction_id not in self._outcomes:
@@ -300,6 +302,8 @@ class TransactionProducer(Producer):
             prepared.properties += own
             prepared.sys_flag |= TRANSACTION_PREPARED
             future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+            if self.traces is not None:
+                self.traces.watch(message, future, "TRANSACTION_HALF")
             left_ms = max(1, int((deadline - core.clock.monotonic()) * 1000))
             sending = sender.begin(prepared, future, left_ms)
             sending.tries_left = 1
@@ -395,6 +399,8 @@ class TransactionProducer(Producer):
         answer = await channel.request(end, self.core.timeout_ms)
         if answer.code != 0:
             raise remote_error(answer.code, answer.remark)
+        if self.traces is not None:
+            self.traces.ended(message, transaction_id, None, outcome.name)
 
     async def _call(self, message: ReceivedMessage) -> object:
         """Call the program's check: a coroutine function here, a plain function in a worker."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from cometmq.core.access.policies import Entry, Policy, PolicyType, Resource
+from cometmq.core.access.white import WhiteAddresses
 from cometmq.errors import ConfigError
 
 __all__ = ["Accounts", "User"]
@@ -29,6 +30,8 @@ class User:
     secret: str = field(repr=False)
     is_super: bool = False
     is_enabled: bool = True
+    white: WhiteAddresses = field(default_factory=WhiteAddresses, compare=False)
+    """From where his requests pass without a signature and without policies, as in ACL 1.0."""
 
     def to_json(self, *, with_secret: bool = True) -> dict[str, Any]:
         """Write the account as tools read it."""
@@ -37,6 +40,7 @@ class User:
             "userStatus": _STATUSES[not self.is_enabled],
             "userType": _TYPES[not self.is_super],
             "username": self.name,
+            **({"whiteRemoteAddress": ",".join(self.white.texts)} if self.white.texts else {}),
         }
 
 
@@ -189,8 +193,10 @@ def _changed(user: User, data: Mapping[str, Any]) -> User:
         raise ConfigError(f"the user type {kind!r} is not among {', '.join(_TYPES)}")
     if status is not None and status not in _STATUSES:
         raise ConfigError(f"the user status {status!r} is not among {', '.join(_STATUSES)}")
+    white = data.get("whiteRemoteAddress")
     return replace(
         user,
+        white=user.white if white is None else WhiteAddresses([white]),
         secret=data.get("password") or user.secret,
         is_super=user.is_super if kind is None else kind == "Super",
         is_enabled=user.is_enabled if status is None else status == "enable",

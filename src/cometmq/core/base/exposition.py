@@ -28,10 +28,15 @@ class Histogram:
         self.counts = [0] * (len(self.bounds) + 1)
         self.total = 0.0
 
-    def add(self, value: float) -> None:
-        """Count a value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def add(self, value: float, count: int = 1) -> None:
+        """Count a value, as often as it came."""
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.total += value * count
+
+    def add_counts(self, counts: Iterable[int], total: float) -> None:
+        """Add what was counted by the same bounds elsewhere."""
+        self.counts = [own + other for own, other in zip(self.counts, counts, strict=True)]
+        self.total += total
 
 
 class MetricsText:
@@ -61,15 +66,7 @@ class MetricsText:
 
     def histogram(self, name: str, help_text: str, histogram: Histogram) -> None:
         """Write a histogram without labels of its own."""
-        family = self.family(name, "histogram", help_text)
-        total = 0
-        for bound, count in zip(
-            (*map(_number, histogram.bounds), "+Inf"), histogram.counts, strict=True
-        ):
-            total += count
-            family.add(total, {"le": bound}, suffix="_bucket")
-        family.add(histogram.total, suffix="_sum")
-        family.add(total, suffix="_count")
+        self.family(name, "histogram", help_text).add_histogram(histogram, {})
 
     def encode(self) -> bytes:
         """Return the page, with the number of samples that were left out."""
@@ -98,6 +95,17 @@ class _Family:
         own = _text(labels)
         both = f"{page._labels},{own}" if own and page._labels else own or page._labels
         page._lines.append(f"{self._name}{suffix}{{{both}}} {_number(value)}\n")
+
+    def add_histogram(self, histogram: Histogram, labels: Mapping[str, str]) -> None:
+        """Write the samples of a histogram."""
+        total = 0
+        for bound, count in zip(
+            (*map(_number, histogram.bounds), "+Inf"), histogram.counts, strict=True
+        ):
+            total += count
+            self.add(total, {**labels, "le": bound}, suffix="_bucket")
+        self.add(histogram.total, labels, suffix="_sum")
+        self.add(total, labels, suffix="_count")
 
 
 def _text(labels: Mapping[str, str]) -> str:

@@ -540,6 +540,11 @@ class Appender:
         if self._refusal is before:
             self.refuse(None)
 
+    @property
+    def standing_refusal(self) -> StoreError | None:
+        """What `refuse_puts` was called with."""
+        return self._standing
+
     def new_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Make a queue, for its first message or its first watcher.
 

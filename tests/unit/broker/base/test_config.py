@@ -114,7 +114,10 @@ def test_every_effective_key_is_read_somewhere() -> None:
     own |= {"in_sync_replicas"}
     readers = re.compile(r"\b\w*config(?:uration)?(?:\(\))?\.(\w+)")
     read = {name for text in texts for name in readers.findall(text)}
-    # TLS is read from its own settings, which the name server has too.
+    # What every server has is read from settings of its own.
+    read |= {name for text in texts for name in re.findall(r"\b_?settings\.(\w+)", text)}
+    own |= {"global_white_remote_addresses", "init_authentication_user"}
+    own |= {"inner_client_authentication_credentials", "authentication_enabled"}
     read |= {name for text in texts for name in re.findall(r"\.(tls_\w+|use_tls)\b", text)}
     assert set(BrokerConfig.__struct_fields__) - own - read == set()
 
@@ -152,7 +155,7 @@ def test_values_that_ask_for_nothing_start() -> None:
     assert load_config(overrides=["tls.server.mode=disabled"], environment={}).unprotected == {}
 
 
-PROTECTION = {"aclEnable": "true"}
+PROTECTION = {"tls.test.mode.enable": "true"}
 
 
 @pytest.mark.parametrize(("key", "value"), PROTECTION.items())

@@ -8,7 +8,7 @@ from typing import Any
 from tests.unit.broker.harness import Client, running, scenario
 
 from cometmq.broker import Broker
-from cometmq.broker.files.config_file import ForeignKeys
+from cometmq.server.config_file import ForeignKeys
 
 
 def test_foreign_keys_come_back() -> None:

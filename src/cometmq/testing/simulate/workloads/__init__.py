@@ -11,8 +11,6 @@ from cometmq.testing.simulate.workloads.asked import AskedWorkload
 from cometmq.testing.simulate.workloads.backlog import BacklogWorkload
 from cometmq.testing.simulate.workloads.base import Workload
 from cometmq.testing.simulate.workloads.broadcast import BroadcastWorkload
-from cometmq.testing.simulate.workloads.consumption.judged import PriorityWorkload, WhyWorkload
-from cometmq.testing.simulate.workloads.consumption.rescue import FreshWorkload, RescueWorkload
 from cometmq.testing.simulate.workloads.delayed import DelayedWorkload
 from cometmq.testing.simulate.workloads.filtered import (
     BitmapsWorkload,
@@ -53,7 +51,6 @@ WORKLOADS: Final[dict[str, type[Workload]]] = {
         DelayedWorkload,
         FilteredWorkload,
         FlowsWorkload,
-        FreshWorkload,
         GatewayWorkload,
         GlobalOrderedWorkload,
         GroupOrderedWorkload,
@@ -65,16 +62,13 @@ WORKLOADS: Final[dict[str, type[Workload]]] = {
         OrdersWorkload,
         ParkedWorkload,
         PlainWorkload,
-        PriorityWorkload,
         QueueOrderWorkload,
         RecalledWorkload,
         ReleasedWorkload,
-        RescueWorkload,
         ResetWorkload,
         RetriesWorkload,
         StagingWorkload,
         TimedWorkload,
         TransactionsWorkload,
-        WhyWorkload,
     )
 }

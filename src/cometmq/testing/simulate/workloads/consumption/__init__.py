@@ -1,1 +1,0 @@
-"""Kinds of message about who gets what: backlogs that are passed over, priorities, `why`."""
