@@ -67,7 +67,7 @@ def test_message_by_id_key_and_offset(cometmq: Run, sent: tuple[str, str]) -> No
     (found,) = rows(cometmq("message", "query", topic, "order-1", "--from", "1h", "--json"))
     assert found == got
     assert rows(cometmq("message", "query", topic, "order-1", "--to", "1h", "--json")) == []
-    queue = f"{got['broker_name']}:{got['queue_id']}"
+    queue = f"{got['broker']}:{got['queue_id']}"
     (read,) = rows(cometmq("message", "show", topic, "--queue", queue, "--json"))
     assert read == got
     cometmq("message", "get", "0" * 32, "--topic", topic, code=4)

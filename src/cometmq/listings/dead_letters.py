@@ -67,7 +67,7 @@ def death_row(
     if is_full:
         row |= {
             "origin_message_id": death.origin_message_id,
-            "place": death.position,
+            "position": death.position,
             "body_bytes": death.body_bytes,
         }
     return row

@@ -34,7 +34,7 @@ def message_fields(
         "message_id": stored_message.message_id,
         "offset_message_id": stored_message.stored.offset_message_id,
         "topic": space.unwrap(queue.topic),
-        "broker_name": queue.broker_name,
+        "broker": queue.broker_name,
         "queue_id": queue.queue_id,
         "queue_offset": stored_message.queue_offset,
         "tags": stored_message.tags,

@@ -8,6 +8,7 @@ import click
 from cometmq.cli.terminal.confirming import confirm
 from cometmq.cli.terminal.options import (
     admin_client,
+    done_option,
     json_option,
     name_server_option,
     set_up_logging,
@@ -65,6 +66,7 @@ def list_users(
 @click.option("--enable/--disable", "is_enabled", default=None, help="May sign in, or not.")
 @name_server_option
 @timeout_option
+@done_option
 @click.pass_context
 def set_user(
     ctx: click.Context,
@@ -81,7 +83,7 @@ def set_user(
     the terminal. No option takes it, since other users see command lines.
     """
     set_up_logging(ctx)
-    from cometmq.cli.terminal.output import note
+    from cometmq.cli.terminal.output import print_done
     from cometmq.net.loop import run
 
     password = os.environ.get(PASSWORD_VARIABLE) or None
@@ -93,7 +95,7 @@ def set_user(
             await admin.put_user(name, password=password, is_super=is_super, is_enabled=is_enabled)
 
     run(change())
-    note(f"user {name}: done")
+    print_done(f"user {name}: done", is_note=True, user=name)
 
 
 @user.command("delete", short_help="Delete a user and his policies.")
@@ -101,13 +103,14 @@ def set_user(
 @click.option("-y", "--yes", is_flag=True, help="Skip the confirmation.")
 @name_server_option
 @timeout_option
+@done_option
 @click.pass_context
 def delete_user(
     ctx: click.Context, name: str, yes: bool, name_server: str, timeout_s: float
 ) -> None:
     """Delete the user NAME and his policies; his next request is refused."""
     set_up_logging(ctx)
-    from cometmq.cli.terminal.output import note
+    from cometmq.cli.terminal.output import print_done
     from cometmq.net.loop import run
 
     if not yes:
@@ -118,7 +121,7 @@ def delete_user(
             await admin.delete_user(name)
 
     run(change())
-    note(f"user {name}: deleted")
+    print_done(f"user {name}: deleted", is_note=True, user=name, deleted=True)
 
 
 @acl.group(short_help="List, set and delete what users may do.")
@@ -157,6 +160,7 @@ def list_policies(
 @click.option("--default", "is_default", is_flag=True, help="For what no other entry decides.")
 @name_server_option
 @timeout_option
+@done_option
 @click.pass_context
 def set_policy(
     ctx: click.Context,
@@ -179,7 +183,7 @@ def set_policy(
     cometmq acl policy set alice Group:billing Sub --from 10.0.0.0/8
     """
     set_up_logging(ctx)
-    from cometmq.cli.terminal.output import note
+    from cometmq.cli.terminal.output import print_done
     from cometmq.core.access.policies import Entry
     from cometmq.net.loop import run
 
@@ -198,7 +202,16 @@ def set_policy(
             await admin.put_policies(name, [{"policyType": kind, "entries": [entry]}])
 
     run(change())
-    note(f"user {name}: {resource} {decision.lower()}: {', '.join(actions)}")
+    text = f"user {name}: {resource} {decision.lower()}: {', '.join(actions)}"
+    print_done(
+        text,
+        is_note=True,
+        user=name,
+        resource=resource,
+        decision=decision,
+        actions=list(actions),
+        type=kind,
+    )
 
 
 @policy.command("delete", short_help="Take an entry of a user away.")
@@ -207,6 +220,7 @@ def set_policy(
 @click.option("--default", "is_default", is_flag=True, help="An entry set with --default.")
 @name_server_option
 @timeout_option
+@done_option
 @click.pass_context
 def delete_policy(
     ctx: click.Context,
@@ -218,7 +232,7 @@ def delete_policy(
 ) -> None:
     """Take the entry of the user NAME for RESOURCE away, written as `policy list` shows it."""
     set_up_logging(ctx)
-    from cometmq.cli.terminal.output import note
+    from cometmq.cli.terminal.output import print_done
     from cometmq.net.loop import run
 
     async def change() -> None:
@@ -227,7 +241,8 @@ def delete_policy(
             await admin.delete_policies(name, resource=resource, policy_type=kind)
 
     run(change())
-    note(f"user {name}: no entry for {resource}")
+    text = f"user {name}: no entry for {resource}"
+    print_done(text, is_note=True, user=name, resource=resource, deleted=True)
 
 
 @acl.command("migrate", short_help="Take the accounts of a plain_acl.yml over.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cometmq.cli.terminal.confirming import confirm
-from cometmq.cli.terminal.options import is_quiet, json_option, set_up_logging
+from cometmq.cli.terminal.options import done_option, is_quiet, json_option, set_up_logging
 from cometmq.cli.terminal.values import GIVEN, parse_time_ms
 
 if TYPE_CHECKING:
@@ -172,6 +172,7 @@ def verify(ctx: click.Context, repository: str, name: str | None, as_json: bool)
     help="Leave out what was stored later: a time (2026-11-22T10:30+01:00), ms since 1970, or "
     "'offset:N' for a physical offset.",
 )
+@done_option
 @click.pass_context
 def restore(
     ctx: click.Context, repository: str, store: str, name: str | None, point: str | None
@@ -184,7 +185,7 @@ def restore(
     from cometmq.backup.create import manifests
     from cometmq.backup.repository import open_repository
     from cometmq.backup.restore import restore_backup
-    from cometmq.cli.terminal.output import progress
+    from cometmq.cli.terminal.output import print_done, progress
 
     to_ms, to_offset = _point(ctx, point)
     place = open_repository(repository)
@@ -200,10 +201,16 @@ def restore(
             earlier=tuple(every),
             progress=lambda what, done, total: bar.update(done, total or None, what),
         )
-    print(
+    print_done(
         f"{Path(store).absolute()}: restored from {chosen.name}, log {restored.log_begin:,} to "
         f"{restored.log_end:,}, last message stored {_time(restored.last_store_ms)}, positions of "
-        f"consumers from {restored.positions_of}"
+        f"consumers from {restored.positions_of}",
+        store=str(Path(store).absolute()),
+        backup=chosen.name,
+        log_begin=restored.log_begin,
+        log_end=restored.log_end,
+        last_store_timestamp_ms=restored.last_store_ms,
+        positions_of=restored.positions_of,
     )
 
 
@@ -243,16 +250,23 @@ def _point(ctx: click.Context, point: str | None) -> tuple[int | None, int | Non
 @click.argument("repository", type=GIVEN, metavar="REPOSITORY")
 @click.argument("name", type=GIVEN)
 @click.option("--yes", is_flag=True, help="Delete without asking.")
+@done_option
 @click.pass_context
 def delete(ctx: click.Context, repository: str, name: str, yes: bool) -> None:
     """Delete backup NAME from REPOSITORY, and the log files that no other backup has."""
     set_up_logging(ctx)
     from cometmq.backup.create import delete_backup, read_manifest
     from cometmq.backup.repository import open_repository
+    from cometmq.cli.terminal.output import print_done
 
     place = open_repository(repository)
     manifest = read_manifest(place, name)
     if not yes:
         confirm(f"Delete backup {name} up to physical offset {manifest.log_end:,}?")
     freed = delete_backup(place, manifest)
-    print(f"{place.location}: backup {name} deleted, {freed:,} bytes of log files with it")
+    print_done(
+        f"{place.location}: backup {name} deleted, {freed:,} bytes of log files with it",
+        repository=place.location,
+        backup=name,
+        freed_bytes=freed,
+    )

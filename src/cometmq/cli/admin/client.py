@@ -7,6 +7,7 @@ import click
 from cometmq.cli.terminal.namespace import CLUSTER_NAME, namespace, namespace_option
 from cometmq.cli.terminal.options import (
     admin_client,
+    done_option,
     json_option,
     name_server_option,
     set_up_logging,
@@ -112,11 +113,16 @@ def show(
 
 @client.command("stacks", short_help="The stack of each thread of a consumer.")
 @_client_arguments
+@done_option
 @click.pass_context
 def stacks(
     ctx: click.Context, client_id: str, group: str, name_server: str, timeout_s: float
 ) -> None:
     """Print the stack of each thread of consumer CLIENT_ID, to see where a handler is stuck."""
     set_up_logging(ctx)
+    from cometmq.cli.terminal.output import print_done
+
     info = _running_info(group, client_id, name_server, timeout_s, stacks=True)
-    click.echo(info.jstack or "the consumer sent no stacks")
+    print_done(
+        info.jstack or "the consumer sent no stacks", client_id=client_id, stacks=info.jstack
+    )

@@ -235,7 +235,7 @@ def show_dead(
                     print(f"property    {key} = {value[key]}")
             elif name not in ("body", "body_base64"):
                 print(f"{name.replace('_', ' '):<20} {value}".rstrip())
-        print(f"body\n{body_text(bodies[row['place']])}")
+        print(f"body\n{body_text(bodies[row['position']])}")
     return 0
 
 

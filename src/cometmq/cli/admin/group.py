@@ -10,6 +10,7 @@ from cometmq.cli.terminal.confirming import confirm
 from cometmq.cli.terminal.namespace import CLUSTER_NAME, namespace, namespace_option
 from cometmq.cli.terminal.options import (
     admin_client,
+    done_option,
     json_option,
     name_server_option,
     set_up_logging,
@@ -277,6 +278,7 @@ def reset(
 @click.option("--offsets", "clean_offsets", is_flag=True, help="Forget its offsets too.")
 @click.option("-y", "--yes", is_flag=True, help="Skip the confirmation.")
 @timeout_option
+@done_option
 @click.pass_context
 def delete(
     ctx: click.Context,
@@ -288,6 +290,7 @@ def delete(
 ) -> None:
     """Delete consumer group NAME on every broker."""
     set_up_logging(ctx)
+    from cometmq.cli.terminal.output import print_done
     from cometmq.net.loop import run
 
     if not yes:
@@ -299,4 +302,4 @@ def delete(
             await admin.delete_group(name, clean_offsets=clean_offsets)
 
     run(remove())
-    print(f"group {name}: deleted")
+    print_done(f"group {name}: deleted", group=namespace().unwrap(name), deleted=True)

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cometmq.cli.terminal.options import json_option, name_server_option, set_up_logging
+from cometmq.cli.terminal.options import (
+    done_option,
+    json_option,
+    name_server_option,
+    set_up_logging,
+)
 
 if TYPE_CHECKING:
     from cometmq.patterns.outbox import Outbox, OutboxRow
@@ -101,12 +106,15 @@ def _print_rows(rows: "list[OutboxRow]", *, as_json: bool, empty: str) -> None:
 @outbox.command("retry", short_help="Send dead rows again.")
 @click.argument("ids", type=int, nargs=-1, metavar="[ID]...")
 @_database_option
+@done_option
 @click.pass_context
 def retry(ctx: click.Context, ids: tuple[int, ...], url: str) -> None:
     """Let the dead rows with these IDs (default: all) be sent again."""
     set_up_logging(ctx)
+    from cometmq.cli.terminal.output import print_done
+
     count = _open(url).retry_dead(ids or None)
-    click.echo(f"{count} rows are sent again")
+    print_done(f"{count} rows are sent again", rows=count)
 
 
 @outbox.command("undecided", short_help="Prepared rows that nobody has decided.")
@@ -123,30 +131,34 @@ def undecided(ctx: click.Context, url: str, as_json: bool, count: int) -> None:
 @outbox.command("confirm", short_help="Let prepared rows be sent.")
 @click.argument("ids", type=int, nargs=-1, required=True, metavar="ID...")
 @_database_option
+@done_option
 @click.pass_context
 def confirm(ctx: click.Context, ids: tuple[int, ...], url: str) -> None:
     """Let the prepared rows with these IDs be sent."""
     set_up_logging(ctx)
+    from cometmq.cli.terminal.output import print_done
     from cometmq.patterns.reliable import ReliableMessages
 
     reliable = ReliableMessages(_open(url), lambda message: None)
     for row_id in ids:
         reliable.confirm(row_id)
-    click.echo(f"{len(ids)} rows are confirmed")
+    print_done(f"{len(ids)} rows are confirmed", rows=len(ids))
 
 
 @outbox.command("drop", short_help="Forget prepared rows.")
 @click.argument("ids", type=int, nargs=-1, required=True, metavar="ID...")
 @_database_option
+@done_option
 @click.pass_context
 def drop(ctx: click.Context, ids: tuple[int, ...], url: str) -> None:
     """Forget the prepared rows with these IDs; they are never sent."""
     set_up_logging(ctx)
+    from cometmq.cli.terminal.output import print_done
     from cometmq.patterns.reliable import ReliableMessages
 
     reliable = ReliableMessages(_open(url), lambda message: None)
     count = sum(bool(reliable.drop(row_id)) for row_id in ids)
-    click.echo(f"{count} of {len(ids)} rows are dropped")
+    print_done(f"{count} of {len(ids)} rows are dropped", rows=count)
 
 
 @outbox.command("relay", short_help="Send an outbox's rows, in the foreground.")

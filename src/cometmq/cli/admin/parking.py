@@ -13,6 +13,7 @@ from cometmq.cli.terminal.confirming import confirm
 from cometmq.cli.terminal.namespace import CLUSTER_NAME
 from cometmq.cli.terminal.options import (
     admin_client,
+    done_option,
     json_option,
     name_server_option,
     set_up_logging,
@@ -90,7 +91,7 @@ def show_parked(
                 total += len(found.lane.messages)
                 async for parked, message in found.messages(lanes.reader, count):
                     row = {
-                        "place": parked.position,
+                        "position": parked.position,
                         "parked": utc(parked.parked_ms),
                         "message_id": parked.message_id,
                         "keys": parked.keys,
@@ -115,6 +116,7 @@ def show_parked(
 @name_server_option
 @click.option("--all", "is_all", is_flag=True, help="Everything that is parked for GROUP.")
 @timeout_option
+@done_option
 @click.pass_context
 def retry_parked(
     ctx: click.Context,
@@ -136,7 +138,7 @@ def retry_parked(
     set_up_logging(ctx)
     if (lane is None) != is_all:
         raise click.UsageError("name one LANE, or give --all", ctx)
-    from cometmq.cli.terminal.output import note
+    from cometmq.cli.terminal.output import note, print_json, prints_json
     from cometmq.listings.parked import parked_lanes
     from cometmq.net.loop import run
 
@@ -149,6 +151,9 @@ def retry_parked(
             return found, bool(await admin.consumer_list(group))
 
     found, is_online = run(order())
+    if prints_json():
+        print_json([{"lane": one.name, "messages": len(one.lane.messages)} for one in found])
+        return
     for one in found:
         print(f"{one.name}: {_messages(len(one.lane.messages))} to be consumed again")
     if not found:
@@ -167,6 +172,7 @@ def retry_parked(
 @click.option("--all", "is_all", is_flag=True, help="All of the lane's messages.")
 @click.option("-y", "--yes", is_flag=True, help="Skip the confirmation.")
 @timeout_option
+@done_option
 @click.pass_context
 def skip_parked(
     ctx: click.Context,
@@ -187,6 +193,7 @@ def skip_parked(
     cometmq parking retry billing customer-7
     """
     set_up_logging(ctx)
+    from cometmq.cli.terminal.output import print_json, prints_json
     from cometmq.listings.parked import parked_lanes
     from cometmq.net.loop import run
 
@@ -206,7 +213,11 @@ def skip_parked(
                 done.append((one.name, await lanes.skip(one, many), held - many))
         return done
 
-    for name, count_skipped, left in run(order()):
+    rows = run(order())
+    if prints_json():
+        print_json([dict(zip(("lane", "skipped", "messages"), row, strict=True)) for row in rows])
+        return
+    for name, count_skipped, left in rows:
         print(f"{name}: {_messages(count_skipped)} given up, {left:,} left")
 
 

@@ -2,7 +2,7 @@
 
 import click
 
-from cometmq.cli.terminal.options import json_option, set_up_logging
+from cometmq.cli.terminal.options import done_option, json_option, set_up_logging
 from cometmq.cli.terminal.values import NAME
 
 __all__ = ["profile"]
@@ -60,6 +60,7 @@ def list_profiles(ctx: click.Context, as_json: bool) -> None:
 @click.option("--tls-ca", type=click.Path(dir_okay=False), help="PEM file of authorities.")
 @click.option("--tls-cert", type=click.Path(dir_okay=False), help="PEM file of a certificate.")
 @click.option("--tls-key", type=click.Path(dir_okay=False), help="PEM file of its key.")
+@done_option
 @click.pass_context
 def set_profile(ctx: click.Context, /, name: str, **options: str | None) -> None:
     """Add the profile NAME, or replace it. The first one is used at once.
@@ -71,7 +72,7 @@ def set_profile(ctx: click.Context, /, name: str, **options: str | None) -> None
     set_up_logging(ctx)
     from pathlib import Path
 
-    from cometmq.cli.terminal.output import note
+    from cometmq.cli.terminal.output import print_done
     from cometmq.cli.terminal.profiles import Profile, Profiles, read_secret
 
     profiles = Profiles.load()
@@ -85,32 +86,41 @@ def set_profile(ctx: click.Context, /, name: str, **options: str | None) -> None
     profiles.by_name[name] = Profile(**given)
     profiles.current = profiles.current or name
     profiles.save()
-    note(f"profile {name}: {given['name_server']}" + ", in use" * (profiles.current == name))
+    is_used = profiles.current == name
+    print_done(
+        f"profile {name}: {given['name_server']}" + ", in use" * is_used,
+        is_note=True,
+        profile=name,
+        in_use=is_used,
+    )
 
 
 @profile.command("use", short_help="Choose the profile that commands use.")
 @click.argument("name", type=NAME)
+@done_option
 @click.pass_context
 def use_profile(ctx: click.Context, name: str) -> None:
     """Let commands use the profile NAME from now on."""
     set_up_logging(ctx)
-    from cometmq.cli.terminal.output import note
+    from cometmq.cli.terminal.output import print_done
     from cometmq.cli.terminal.profiles import Profiles
 
     profiles = Profiles.load()
     each = profiles.named(name)
     profiles.current = name
     profiles.save()
-    note(f"profile {name}: {each.name_server}, in use")
+    text = f"profile {name}: {each.name_server}, in use"
+    print_done(text, is_note=True, profile=name, in_use=True)
 
 
 @profile.command("remove", short_help="Forget a profile.")
 @click.argument("name", type=NAME)
+@done_option
 @click.pass_context
 def remove_profile(ctx: click.Context, name: str) -> None:
     """Forget the profile NAME; if commands used it, they use none now."""
     set_up_logging(ctx)
-    from cometmq.cli.terminal.output import note
+    from cometmq.cli.terminal.output import print_done
     from cometmq.cli.terminal.profiles import Profiles
 
     profiles = Profiles.load()
@@ -119,4 +129,4 @@ def remove_profile(ctx: click.Context, name: str) -> None:
     if profiles.current == name:
         profiles.current = ""
     profiles.save()
-    note(f"profile {name}: removed")
+    print_done(f"profile {name}: removed", is_note=True, profile=name, in_use=False)

@@ -11,6 +11,7 @@ import click
 
 from cometmq.cli.terminal.options import (
     admin_client,
+    done_option,
     json_option,
     name_server_option,
     set_up_logging,
@@ -20,6 +21,7 @@ from cometmq.cli.terminal.values import NAME
 
 if TYPE_CHECKING:
     from cometmq.client.admin.replicas import Replica
+    from cometmq.wire.header.controller import MasterHeader
 
 __all__ = ["replica"]
 
@@ -95,10 +97,12 @@ def end_writes(
 @click.argument("broker_name", type=NAME)
 @name_server_option
 @timeout_option
+@done_option
 @click.pass_context
 def allow_writes(ctx: click.Context, broker_name: str, name_server: str, timeout_s: float) -> None:
     """Let the master of BROKER_NAME take sends again."""
     set_up_logging(ctx)
+    from cometmq.cli.terminal.output import print_done
     from cometmq.net.loop import run
 
     async def allow() -> None:
@@ -106,7 +110,7 @@ def allow_writes(ctx: click.Context, broker_name: str, name_server: str, timeout
             await admin.allow_writes(broker_name)
 
     run(allow())
-    click.echo(f"{broker_name} takes writes")
+    print_done(f"{broker_name} takes writes", broker=broker_name, writable=True)
 
 
 @replica.command("step-down", short_help="Have a set's master hand over to an in-sync replica.")
@@ -119,6 +123,7 @@ def allow_writes(ctx: click.Context, broker_name: str, name_server: str, timeout
 )
 @name_server_option
 @timeout_option
+@done_option
 @click.pass_context
 def step_down(
     ctx: click.Context, broker_name: str, broker_id: int | None, name_server: str, timeout_s: float
@@ -132,14 +137,11 @@ def step_down(
     set_up_logging(ctx)
     from cometmq.net.loop import run
 
-    async def hand_over() -> str:
+    async def hand_over() -> MasterHeader:
         async with admin_client(name_server, timeout_s) as admin:
-            master = await admin.step_down(broker_name, broker_id)
-        return f"broker {master.master_broker_id} at {master.master_address}, epoch" + (
-            f" {master.master_epoch}"
-        )
+            return await admin.step_down(broker_name, broker_id)
 
-    click.echo(f"master of {broker_name}: {run(hand_over())}")
+    _print_master(broker_name, run(hand_over()))
 
 
 @replica.command("elect", short_help="Make an in-sync replica the master of its set.")
@@ -162,6 +164,7 @@ def step_down(
     help="The cluster of the brokers (brokerClusterName).",
 )
 @timeout_option
+@done_option
 @click.pass_context
 def elect(
     ctx: click.Context,
@@ -191,9 +194,19 @@ def elect(
             round(timeout_s * 1000),
         )
     )
-    click.echo(
+    _print_master(broker_name, master)
+
+
+def _print_master(broker_name: str, master: MasterHeader) -> None:
+    from cometmq.cli.terminal.output import print_done
+
+    print_done(
         f"master of {broker_name}: broker {master.master_broker_id} at {master.master_address},"
-        f" epoch {master.master_epoch}"
+        f" epoch {master.master_epoch}",
+        broker=broker_name,
+        id=master.master_broker_id,
+        address=master.master_address,
+        epoch=master.master_epoch,
     )
 
 

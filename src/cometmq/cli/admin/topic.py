@@ -8,6 +8,7 @@ from cometmq.cli.terminal.confirming import confirm
 from cometmq.cli.terminal.namespace import CLUSTER_NAME, namespace, namespace_option
 from cometmq.cli.terminal.options import (
     admin_client,
+    done_option,
     json_option,
     name_server_option,
     set_up_logging,
@@ -68,6 +69,7 @@ def list_topics(
 @click.option("--order", is_flag=True, help="Mark the topic as ordered.")
 @click.option("--priority", is_flag=True, help="Put a message into the queue of its priority.")
 @timeout_option
+@done_option
 @click.pass_context
 def create(
     ctx: click.Context,
@@ -86,6 +88,7 @@ def create(
     ends with exit code 1. `topic grow` and `topic shrink` change the queues.
     """
     set_up_logging(ctx)
+    from cometmq.cli.terminal.output import print_done
     from cometmq.model import TopicConfig
     from cometmq.net.loop import run
 
@@ -107,9 +110,13 @@ def create(
             return bool(missing), len((await admin.topic_route(name)).queue_datas)
 
     is_new, count = run(make())
-    print(
+    print_done(
         f"topic {name}: {'' if is_new else 'exists already with '}{queues} queues on each of "
-        f"{count} broker{'s' if count != 1 else ''}"
+        f"{count} broker{'s' if count != 1 else ''}",
+        topic=namespace().unwrap(name),
+        created=is_new,
+        queues=queues,
+        brokers=count,
     )
 
 
@@ -145,6 +152,7 @@ def _refuse_change(wanted: "TopicConfig", present: "Mapping[str, TopicConfig | N
 @click.option("--cluster", type=NAME, help="Only on this cluster.")
 @click.option("-y", "--yes", is_flag=True, help="Skip the confirmation.")
 @timeout_option
+@done_option
 @click.pass_context
 def delete(
     ctx: click.Context,
@@ -156,6 +164,7 @@ def delete(
 ) -> None:
     """Delete topic NAME with its messages on all brokers and name servers."""
     set_up_logging(ctx)
+    from cometmq.cli.terminal.output import print_done
     from cometmq.net.loop import run
 
     if not yes:
@@ -166,7 +175,7 @@ def delete(
             await admin.delete_topic(name, cluster=cluster)
 
     run(remove())
-    print(f"topic {name}: deleted")
+    print_done(f"topic {name}: deleted", topic=namespace().unwrap(name), deleted=True)
 
 
 @topic.command("route", short_help="Brokers of a topic, with their queues.")
@@ -227,6 +236,7 @@ def status(
     help="Only on this broker; may be repeated.",
 )
 @timeout_option
+@done_option
 @click.pass_context
 def grow(
     ctx: click.Context,
@@ -263,6 +273,7 @@ def grow(
 @click.option("--without", multiple=True, help="Leave no queue on this broker; may be repeated.")
 @click.option("-y", "--yes", is_flag=True, help="Skip the confirmation.")
 @timeout_option
+@done_option
 @click.pass_context
 def shrink(
     ctx: click.Context,
@@ -281,7 +292,7 @@ def shrink(
     disappears. The command asks first where messages are stored and no consumer group reads them.
     """
     set_up_logging(ctx)
-    from cometmq.cli.terminal.output import print_listing
+    from cometmq.cli.terminal.output import print_listing, prints_json
     from cometmq.net.loop import run
 
     async def change() -> "GrowthStatus":
@@ -296,7 +307,8 @@ def shrink(
                 for queue, bounds in sorted(offsets.items())
                 if queue.queue_id >= queues or queue.broker_name in without
             ]
-            print_listing(rows, as_json=False, empty=f"no queue of {name} goes")
+            if not prints_json():
+                print_listing(rows, as_json=False, empty=f"no queue of {name} goes")
             messages = sum(int(str(row["messages"])) for row in rows)
             if messages and not yes and not await admin.topic_groups(name):
                 confirm(
@@ -315,11 +327,9 @@ def shrink(
     "--close", is_flag=True, help="Move message groups that never pause; their sends wait."
 )
 @timeout_option
-@json_option
+@done_option
 @click.pass_context
-def growth(
-    ctx: click.Context, name: str, name_server: str, close: bool, timeout_s: float, as_json: bool
-) -> None:
+def growth(ctx: click.Context, name: str, name_server: str, close: bool, timeout_s: float) -> None:
     """Show how far the change of topic NAME's queues is and which consumer groups it waits for.
 
     A message group that always has unconsumed messages keeps its old queue. With --close, its
@@ -329,41 +339,44 @@ def growth(
     needs a broker that the topic has left, and such a broker may be stopped for good.
     """
     set_up_logging(ctx)
-    from cometmq.cli.terminal.output import print_json
     from cometmq.net.loop import run
 
     async def ask() -> "GrowthStatus":
         async with admin_client(name_server, timeout_s) as admin:
             return await (admin.close_topic_growth(name) if close else admin.topic_growth(name))
 
-    status = run(ask())
-    if as_json:
-        print_json(
+    _print_growth(run(ask()))
+
+
+def _growth_fields(status: "GrowthStatus") -> dict[str, Any]:
+    space = namespace()
+    return {
+        "topic": space.unwrap(status.topic),
+        "phase": status.phase,
+        "epoch": status.epoch,
+        "old": status.old,
+        "new": status.new,
+        "moved": status.moved,
+        "buckets": status.buckets,
+        "absent": list(status.absent),
+        "leaving": [str(space.unwrap_queue(queue)) for queue in status.leaving],
+        "waiting_for": [
             {
-                "topic": namespace().unwrap(status.topic),
-                "phase": status.phase,
-                "epoch": status.epoch,
-                "old": status.old,
-                "new": status.new,
-                "moved": status.moved,
-                "buckets": status.buckets,
-                "absent": list(status.absent),
-                "leaving": [str(namespace().unwrap_queue(queue)) for queue in status.leaving],
-                "waiting_for": [
-                    {
-                        "group": namespace().unwrap(waiting.group),
-                        "queue": str(namespace().unwrap_queue(waiting.queue)),
-                        "lag": waiting.lag,
-                    }
-                    for waiting in status.waiting_for
-                ],
+                "group": space.unwrap(waiting.group),
+                "queue": str(space.unwrap_queue(waiting.queue)),
+                "lag": waiting.lag,
             }
-        )
-    else:
-        _print_growth(status)
+            for waiting in status.waiting_for
+        ],
+    }
 
 
 def _print_growth(status: "GrowthStatus") -> None:
+    from cometmq.cli.terminal.output import print_json, prints_json
+
+    if prints_json():
+        print_json(_growth_fields(status))
+        return
     if status.phase == "none":
         print(f"topic {status.topic}: never grew; cometmq topic grow changes its queues")
         return

@@ -337,7 +337,7 @@ class _Reading:
             json_text(
                 {
                     "topic": message.topic,
-                    "broker_name": queue.broker_name,
+                    "broker": queue.broker_name,
                     "queue_id": queue.queue_id,
                     "queue_offset": message.queue_offset,
                     "message_id": message.message_id,

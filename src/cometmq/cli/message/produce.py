@@ -314,7 +314,9 @@ def _report(results: _Results, topic: str, *, as_json: bool) -> int:
         {
             "status": result.status.name,
             "message_id": result.message_id,
-            "queue": str(result.message_queue),
+            "topic": result.message_queue.topic,
+            "broker": result.message_queue.broker_name,
+            "queue_id": result.message_queue.queue_id,
             "queue_offset": result.queue_offset,
             "offset_message_id": result.offset_message_id,
             **({"recall_handle": result.recall_handle} if result.recall_handle else {}),

@@ -6,6 +6,7 @@ import click
 
 from cometmq.cli.terminal.confirming import confirm
 from cometmq.cli.terminal.options import (
+    done_option,
     json_option,
     name_server_option,
     security_options,
@@ -78,6 +79,7 @@ def list_staged(
 @name_server_option
 @click.option("-y", "--yes", is_flag=True, help="Skip the confirmation.")
 @timeout_option
+@done_option
 @click.pass_context
 def forget(ctx: click.Context, sink: str, name_server: str, yes: bool, timeout_s: float) -> None:
     """Remove SINK from the ledgers of all brokers, and drop its staged messages.
@@ -85,6 +87,7 @@ def forget(ctx: click.Context, sink: str, name_server: str, yes: bool, timeout_s
     Published messages stay. A batch that was published would be published again afterwards.
     """
     set_up_logging(ctx)
+    from cometmq.cli.terminal.output import print_done
     from cometmq.client.extensions.staging.batches import Staging
     from cometmq.net.loop import run
 
@@ -98,4 +101,8 @@ def forget(ctx: click.Context, sink: str, name_server: str, yes: bool, timeout_s
             return await staging.forget()
 
     count = run(remove())
-    print(f"sink {sink}: forgotten, {count} staged token{'s' if count != 1 else ''} dropped")
+    print_done(
+        f"sink {sink}: forgotten, {count} staged token{'s' if count != 1 else ''} dropped",
+        sink=sink,
+        dropped=count,
+    )

@@ -6,6 +6,7 @@ import click
 
 from cometmq.cli.terminal.options import (
     admin_client,
+    done_option,
     json_option,
     name_server_option,
     set_up_logging,
@@ -65,6 +66,7 @@ def list_transactions(
 @click.argument("transactions", type=NAME, metavar="TRANSACTION...", nargs=-1, required=True)
 @name_server_option
 @timeout_option
+@done_option
 @click.pass_context
 def resume(
     ctx: click.Context, transactions: tuple[str, ...], name_server: str, timeout_s: float
@@ -81,10 +83,12 @@ def resume(
     """
     set_up_logging(ctx)
     from cometmq.cli.terminal.exit_codes import FAILED, NOT_FOUND
-    from cometmq.cli.terminal.output import note
+    from cometmq.cli.terminal.output import note, print_json, prints_json
     from cometmq.client.admin.given_up import given_up_transactions, resume_transaction
     from cometmq.errors import RemoteError
     from cometmq.net.loop import run
+
+    resumed: list[dict[str, Any]] = []
 
     async def resume_all() -> int:
         code = 0
@@ -111,7 +115,12 @@ def resume(
                     note(f"{name}: {error}")
                     code = FAILED
                 else:
-                    click.echo(f"{name}: a producer of {one.group} will be asked again")
+                    resumed.append({"transaction": name, "group": one.group})
+                    if not prints_json():
+                        click.echo(f"{name}: a producer of {one.group} will be asked again")
         return code
 
-    return run(resume_all())
+    code = run(resume_all())
+    if prints_json():
+        print_json(resumed)
+    return code

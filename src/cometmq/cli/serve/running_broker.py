@@ -7,6 +7,7 @@ import click
 from cometmq.cli.terminal.confirming import confirm
 from cometmq.cli.terminal.options import (
     admin_client,
+    done_option,
     json_option,
     name_server_option,
     set_up_logging,
@@ -93,18 +94,21 @@ def list_settings(
 @click.option("--broker", "name", type=NAME, help="The broker; needed where there are several.")
 @name_server_option
 @timeout_option
+@done_option
 @click.pass_context
 def get(ctx: click.Context, key: str, name: str | None, name_server: str, timeout_s: float) -> None:
     """Print the value of setting KEY at a running broker."""
     set_up_logging(ctx)
     from difflib import get_close_matches
 
+    from cometmq.cli.terminal.output import print_done
+
     settings = _settings(name_server, timeout_s, name)
     if key not in settings:
         near = get_close_matches(key, settings, n=1)
         hint = f"; did you mean {near[0]}?" if near else "; cometmq broker config list has all"
         raise click.UsageError(f"the broker has no setting {key}{hint}")
-    print(settings[key])
+    print_done(settings[key], key=key, value=settings[key])
 
 
 def _assignments(
@@ -125,6 +129,7 @@ def _assignments(
 @click.option("-y", "--yes", is_flag=True, help="Skip the confirmation.")
 @name_server_option
 @timeout_option
+@done_option
 @click.pass_context
 def set_settings(
     ctx: click.Context,
@@ -143,7 +148,7 @@ def set_settings(
     cometmq broker config set flushDiskType=SYNC_FLUSH fileReservedTime=48
     """
     set_up_logging(ctx)
-    from cometmq.cli.terminal.output import note
+    from cometmq.cli.terminal.output import print_done
     from cometmq.net.loop import run
 
     async def change() -> str:
@@ -154,7 +159,9 @@ def set_settings(
             await admin.change_broker_config(chosen, changes)
             return chosen
 
-    note(f"{run(change())}: {', '.join(changes)} changed")
+    chosen = run(change())
+    names = ", ".join(changes)
+    print_done(f"{chosen}: {names} changed", is_note=True, broker=chosen, changed=changes)
 
 
 def _settings(name_server: str, timeout_s: float, name: str | None) -> dict[str, str]:

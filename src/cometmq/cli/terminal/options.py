@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_NAME_SERVER",
+    "PRINTS_JSON",
     "admin_client",
+    "done_option",
     "is_quiet",
     "json_option",
     "name_server_option",
@@ -34,6 +36,9 @@ TIMEOUT_S_MAX: Final = 86_400
 
 
 _SECURITY: Final = "cometmq.security"
+PRINTS_JSON: Final = "cometmq.prints_json"
+"""Where `done_option` notes for `print_done` that the command has --json."""
+_JSON_HELP: Final = "Print JSON instead of text."
 _TLS_MODES: Final = ("on", "off", "no-hostname", "insecure")
 
 
@@ -170,9 +175,23 @@ def name_server_option(function: F) -> F:
 
 def json_option(function: F) -> F:
     """Add `--json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(
-        function
-    )
+    return click.option("--json", "as_json", is_flag=True, help=_JSON_HELP)(function)
+
+
+def done_option(function: F) -> F:
+    """Add `--json` to a command that says with `print_done` what it did."""
+    return click.option(
+        "--json",
+        "prints_json",
+        is_flag=True,
+        expose_value=False,
+        callback=_remember_json,
+        help=_JSON_HELP,
+    )(function)
+
+
+def _remember_json(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    ctx.meta[PRINTS_JSON] = value
 
 
 def timeout_option(function: F) -> F:

@@ -12,7 +12,16 @@ from typing import Any, Protocol
 
 from cometmq.cli.terminal.streams import prints_unicode
 
-__all__ = ["ProgressBar", "json_text", "note", "print_json", "print_listing", "progress"]
+__all__ = [
+    "ProgressBar",
+    "json_text",
+    "note",
+    "print_done",
+    "print_json",
+    "print_listing",
+    "prints_json",
+    "progress",
+]
 
 Row = Mapping[str, Any]
 
@@ -92,6 +101,29 @@ def _rich_table(rows: Sequence[Row], title: str) -> None:
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row.values()))
     Console().print(table)
+
+
+def prints_json() -> bool:
+    """Whether the running command has `--json` (`done_option`)."""
+    from click import get_current_context
+
+    from cometmq.cli.terminal.options import PRINTS_JSON
+
+    return bool(get_current_context().meta.get(PRINTS_JSON))
+
+
+def print_done(text: str, *, is_note: bool = False, **fields: Any) -> None:
+    """Say what a command did: a sentence, or with `--json` an object with these fields.
+
+    Args:
+        is_note: the sentence is for people only, and goes to stderr.
+    """
+    if prints_json():
+        print_json(fields)
+    elif is_note:
+        note(text)
+    else:
+        print(text)
 
 
 def note(text: str) -> None:

@@ -35,7 +35,7 @@ async def lane(visit: Visit) -> Response:
         async for record, message in each.messages(lanes.reader, ROWS_PER_PAGE):
             rows.append(
                 {
-                    "place": record.position,
+                    "position": record.position,
                     "parked": utc(record.parked_ms),
                     "message_id": record.message_id,
                     "keys": record.keys,
