@@ -196,6 +196,30 @@ def test_search_and_views(visitor: Visitor, cluster: EmbeddedCluster) -> None:
     visitor.get("/message?topic=Searched&id=nosuch", status=404)
 
 
+def test_the_timeline_of_a_message(visitor: Visitor, cluster: EmbeddedCluster) -> None:
+    """Sent and handled, from the traces of both clients."""
+    name_server = cluster.name_server_address
+    handled = threading.Event()
+    with (
+        cometmq.sync.PushConsumer(
+            "traced-group",
+            {"Traced": "*"},
+            lambda message: handled.set(),
+            name_server=name_server,
+            consume_from="first",
+            trace=True,
+        ),
+        cometmq.sync.Producer("p", name_server=name_server, trace=True) as producer,
+    ):
+        message_id = producer.send(cometmq.Message("Traced", b"x")).message_id
+        assert handled.wait(60)
+    # Both have written their traces when they have ended.
+    rows = cells(visitor.get(f"/message?topic=Traced&id={message_id}"), 2)
+    assert sorted(row[1] for row in rows) == ["handled", "handling", "sent"]
+    (other,) = sent(cluster, "Untraced", b"x")
+    assert "No trace: " in visitor.get(f"/message?topic=Untraced&id={other}")
+
+
 def test_a_group_its_members_and_the_message_that_waits(
     visitor: Visitor, cluster: EmbeddedCluster, admin: cometmq.sync.Admin
 ) -> None:

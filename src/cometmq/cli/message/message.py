@@ -1,6 +1,6 @@
 """`cometmq message`: get by id, query by key, show by offset, send-direct to one consumer."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cometmq.client.message.message import ReceivedMessage
-    from cometmq.wire.body.trace import TraceRecord
 
 __all__ = ["message"]
 
@@ -203,45 +202,18 @@ def trace(
     """
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_listing
+    from cometmq.listings.traces import trace_rows
     from cometmq.net.loop import run
 
-    async def collect() -> "list[TraceRecord]":
+    async def collect() -> list[dict[str, Any]]:
         async with admin_client(name_server, timeout_s) as admin:
-            return await admin.message_trace(message_id, topic=topic)
+            return await trace_rows(admin, message_id, topic)
 
     print_listing(
-        [_trace_row(record) for record in run(collect())],
+        run(collect()),
         as_json=as_json,
         empty=f"no trace of {message_id} in {topic}: its clients write none, or it is too old",
     )
-
-
-_STEPS: Final = {
-    "Pub": "sent",
-    "SubBefore": "handling",
-    "SubAfter": "handled",
-    "EndTransaction": "transaction ended",
-}
-
-
-def _trace_row(record: "TraceRecord") -> dict[str, object]:
-    from datetime import UTC, datetime
-
-    moment = datetime.fromtimestamp(record.time_ms / 1000, UTC) if record.time_ms else None
-    result = record.state if record.kind == "EndTransaction" else None
-    if record.kind in ("Pub", "SubAfter"):
-        result = "ok" if record.success else "failed"
-    return {
-        "time": None if moment is None else moment.isoformat(timespec="milliseconds"),
-        "step": _STEPS[record.kind],
-        "group": record.group,
-        "topic": record.topic or None,
-        "result": result,
-        "cost_ms": record.cost_ms if record.kind in ("Pub", "SubAfter") else None,
-        "tries_before": record.retry_times if record.kind == "SubBefore" else None,
-        "stored_at": record.store_host or None,
-        "call": record.request_id or None,
-    }
 
 
 @message.command("show", short_help="Messages of one queue from an offset on.")

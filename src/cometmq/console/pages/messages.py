@@ -14,6 +14,7 @@ from cometmq.errors import CometError, ConfigError, QueryNotFound, ResponseCode
 from cometmq.listings.existing_group import require_group
 from cometmq.listings.messages import message_fields, messages_between, messages_from
 from cometmq.listings.times import utc
+from cometmq.listings.traces import trace_rows
 from cometmq.model import MessageQueue
 
 if TYPE_CHECKING:
@@ -122,6 +123,10 @@ async def message(visit: Visit) -> Response:
         groups = await visit.admin.topic_groups(one.message_queue.topic)
     except CometError:
         groups = []  # a retry topic, for example, whose groups nobody may ask for
+    try:
+        traces = await trace_rows(visit.admin, one.message_id)
+    except CometError:
+        traces = []  # there is no topic of traces, or the visitor may not read it
     return visit.show(
         "message.html",
         message=one,
@@ -134,6 +139,7 @@ async def message(visit: Visit) -> Response:
         body_kinds=BODY_KINDS,
         body_bytes=len(one.body),
         groups=groups,
+        traces=traces,
     )
 
 
