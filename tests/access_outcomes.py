@@ -29,6 +29,7 @@ from cometmq.sync import Admin
 from cometmq.testing.cluster import threaded_cluster
 from cometmq.wire.command.codes import RequestCode as Code
 from cometmq.wire.command.command import RemotingCommand, encode_command
+from cometmq.wire.extensions.backlog import BacklogCode
 from cometmq.wire.extensions.bulk_pull import BulkPullCode
 from cometmq.wire.extensions.log_range import LogRangeCode
 from cometmq.wire.extensions.staging import StagingCode
@@ -73,7 +74,7 @@ _BODY: Final = json.dumps(
 ).encode()
 _OWN_NAMES: Final = {
     int(code): code.name
-    for kind in (BulkPullCode, LogRangeCode, StagingCode, WhyCode)
+    for kind in (BacklogCode, BulkPullCode, LogRangeCode, StagingCode, WhyCode)
     for code in kind
 } | {int(STEP_DOWN): "STEP_DOWN"}
 _REFUSED: Final = 16

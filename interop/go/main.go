@@ -378,6 +378,7 @@ func startPush(given command) (any, error) {
 		ctx context.Context, messages ...*primitive.MessageExt,
 	) (consumer.ConsumeResult, error) {
 		for _, received := range messages {
+			time.Sleep(time.Duration(number(received, "slow")) * time.Millisecond)
 			emit(object{"event": "message", "name": given.Name, "message": show(received)})
 			if given.ReplyBy != "" {
 				if err := reply(producers[given.ReplyBy], received); err != nil {

@@ -27,6 +27,7 @@ import cometmq.store.append.appender as appender_module
 import cometmq.store.offline.verify as verify_module
 import cometmq.store.recovery.log_scan as log_scan_module
 import cometmq.store.recovery.recovery as recovery_module
+from cometmq.broker.backlog.copying import BacklogCopier
 from cometmq.broker.base.state import answer
 from cometmq.broker.clients.heartbeats import ClientProcessor
 from cometmq.broker.clients.send_back import SendBackProcessor
@@ -34,12 +35,14 @@ from cometmq.broker.delay.levels.schedule import ScheduleService
 from cometmq.broker.delay.wheel.recall import RecallProcessor
 from cometmq.broker.delay.wheel.timed_send import TimedKind
 from cometmq.broker.extensions.sequences import SequencedSends
+from cometmq.broker.extensions.why import WhyProcessor
 from cometmq.broker.pull.hold import PullHold
 from cometmq.broker.registration import RegistrationService
 from cometmq.broker.transaction.service import TransactionService
 from cometmq.client.consumer.group.group_consumer import GroupConsumer
 from cometmq.client.consumer.orderly_consumer import OrderlyConsumer
 from cometmq.client.extensions.parking.parking import Parking
+from cometmq.client.handling.lanes import Lanes
 from cometmq.client.producer.request_reply import OpenRequests
 from cometmq.client.producer.sender import Sender
 from cometmq.client.queue.locks import QueueLockKeeper
@@ -53,6 +56,7 @@ from cometmq.core.group.consumer_group import ConsumerGroups
 from cometmq.core.group.consumer_offsets import ConsumerOffsetTable
 from cometmq.core.group.filter_shares import FilterShares
 from cometmq.core.group.queue_locks import QueueLocks
+from cometmq.core.group.skipped_ranges import SkippedRanges
 from cometmq.errors import StoreFailed
 from cometmq.gateway.gateway import DelayGateway
 from cometmq.patterns.idempotent import Fence, RedisClaims, SqlClaims
@@ -74,6 +78,7 @@ from cometmq.store.queue.search import QueueSearch
 from cometmq.store.recovery.log_scan import LogScan
 from cometmq.store.retention.retention import Retention
 from cometmq.store.timer.book import TimerBook
+from cometmq.wire.extensions.why import PullOutcome
 
 __all__ = ["PLANTS", "Plant"]
 
@@ -573,6 +578,41 @@ def _from_the_answer(original: Any) -> Any:
     return ask
 
 
+def _to_the_end(original: Any) -> Any:
+    """After its first copies a range counts as copied."""
+    return lambda self, item, next_offset: original(self, item, item.end)
+
+
+def _looks_nowhere(original: Any) -> Any:
+    """Copies of the life before are not looked for."""
+
+    def look(self: BacklogCopier, group: str, copying: Any) -> None:
+        copying.is_known = True
+
+    return look
+
+
+def _highest(original: Any) -> Any:
+    """Lower lanes have no share."""
+
+    def popleft(self: Lanes) -> Any:
+        self._credit = -1.0
+        return original(self)
+
+    return popleft
+
+
+def _delivers(original: Any) -> Any:
+    """The filter of the member does not count."""
+
+    def dry_pull(self: WhyProcessor, *arguments: Any) -> tuple[PullOutcome, str]:
+        outcome, reason = original(self, *arguments)
+        is_filtered = outcome is PullOutcome.FILTERED
+        return (PullOutcome.DELIVERS, "") if is_filtered else (outcome, reason)
+
+    return dry_pull
+
+
 PLANTS: Final = (
     Plant("a flush is dropped", ((Flusher, "_sync", _drop),)),
     Plant("two units of a batch change places", ((appender_module, "pack_units", _swapped),)),
@@ -765,6 +805,18 @@ PLANTS: Final = (
         kind="released",
     ),
     Plant("a member's filter is forgotten", ((FilterShares, "part", _drop),), kind="released"),
+    Plant("fresh first skips the middle", ((SkippedRanges, "copied", _to_the_end),), kind="fresh"),
+    Plant(
+        "copies are made again after a crash",
+        ((BacklogCopier, "_look_for_copies", _looks_nowhere),),
+        kind="fresh",
+    ),
+    Plant("a low lane is starved", ((Lanes, "popleft", _highest),), kind="priority"),
+    Plant(
+        "why says that a filtered message is delivered",
+        ((WhyProcessor, "dry_pull", _delivers),),
+        kind="why",
+    ),
     # Around the broker: the patterns.
     Plant(
         "a failed handler keeps its claim", ((SqlClaims, "release", _nothing_done),), kind="orders"

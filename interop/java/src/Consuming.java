@@ -9,7 +9,7 @@ import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAverage
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** Push consumers: each message becomes an event; a message can be told to fail some times. */
+/** Push consumers: each message becomes an event, after `slow` ms; it can be told to fail. */
 final class Consuming {
     private static final Map<String, DefaultMQPushConsumer> CONSUMERS = new ConcurrentHashMap<>();
 
@@ -57,6 +57,7 @@ final class Consuming {
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             for (MessageExt message : messages) {
                 try {
+                    Thread.sleep(Ordering.number(message, "slow"));
                     Driver.emit(new JSONObject(true).fluentPut("event", "message")
                         .fluentPut("name", name).fluentPut("message", Driver.show(message)));
                 } catch (Exception error) {

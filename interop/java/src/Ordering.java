@@ -25,7 +25,7 @@ final class Ordering {
         });
     }
 
-    private static int number(MessageExt message, String property) {
+    static int number(MessageExt message, String property) {
         String text = message.getUserProperty(property);
         return text == null ? 0 : Integer.parseInt(text);
     }

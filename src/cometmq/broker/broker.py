@@ -186,6 +186,13 @@ class Broker:
         """Open transactions of the running broker."""
         return self.services.transactions
 
+    def look_at_clock(self) -> None:
+        """Deliver what is due now: the clock was set forward, and the loop's timers do not know."""
+        services = self.services
+        services.schedule.look_again()
+        if services.timers is not None:
+            services.timers.look_again()
+
     # -- start ----------------------------------------------------------------------------
 
     def _recovered(self, report: RecoveryReport) -> None:
@@ -332,6 +339,7 @@ class Broker:
             services.staging.start()
             services.transactions.start()
             services.growing.start()
+            services.backlog.start()
         services.state.stats.start()
         self._memory = MemoryWatch(services.state)
         self._memory.start()
@@ -434,6 +442,7 @@ class Broker:
             services.files.cancel()
             services.pull.hold.stop()
             services.growing.stop()
+            services.backlog.stop()
             for service in (services.bulk, services.queue_locks, services.schedule):
                 service.stop()
             if services.timers is not None:

@@ -12,6 +12,8 @@ from cometmq.broker.admin.progress import ProgressProcessor
 from cometmq.broker.admin.queue import ConsumeQueueProcessor
 from cometmq.broker.admin.stats import StatsProcessor
 from cometmq.broker.admin.topics_and_groups import AdminProcessor
+from cometmq.broker.backlog.processor import BacklogProcessor
+from cometmq.broker.backlog.service import BacklogService
 from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.base.state import BrokerState
 from cometmq.broker.base.store_config import timer_rules
@@ -104,6 +106,7 @@ class Services:
     client: ClientProcessor
     queue_locks: QueueLockProcessor
     staging: StagingService
+    backlog: BacklogService
     replicas: ReplicaServer | None
     """What sends the log to slaves; None where nothing listens for them."""
     following: Following | None
@@ -223,6 +226,7 @@ def build_services(
         client=_make_client(state, files, filters, pull),
         queue_locks=QueueLockProcessor(state, *files.attach_queue_locks(state.queue_locks)),
         staging=staging,
+        backlog=_make_backlog(state, files),
         replicas=replicas,
         following=following,
         seat=seat,
@@ -333,6 +337,22 @@ def _make_staging(
     )
 
 
+def _make_backlog(state: BrokerState, files: BrokerFiles) -> BacklogService:
+    saved = files.load_skipped()
+    if saved is not None:
+        state.skipped.restore(saved.skips(state.store.end_of_queue))
+    service = BacklogService(state)
+    state.when_skipped_saved = files.attach_skipped(state.skipped, service.revision)
+    written = state.groups_changed
+
+    def groups_changed() -> None:
+        written()
+        service.soon()
+
+    state.groups_changed = groups_changed
+    return service
+
+
 def handlers(services: Services, disk: Disk, config_path: str | None) -> dict[int, Handler]:
     """Map each request code to its processor.
 
@@ -380,6 +400,7 @@ def handlers(services: Services, disk: Disk, config_path: str | None) -> dict[in
         RecallProcessor(state, send, services.timed).handlers(),
         AdminProcessor(state, services.schedule).handlers(),
         ProgressProcessor(state).handlers(),
+        BacklogProcessor(state, services.backlog).handlers(),
         ConsumeQueueProcessor(state, services.filters).handlers(),
         ClientListProcessor(state).handlers(),
         StatsProcessor(state, services.schedule, services.timers).handlers(),

@@ -36,6 +36,7 @@ class Standalone:
         name_server_port: 0 lets the system choose.
         name_server_host: the address the name server listens on.
         env: clock, chance, network and workers; the machine's by default.
+        broker_env: the same for the broker alone; by default `env`.
         disk: where the store lives; the machine's by default.
 
     Raises:
@@ -50,6 +51,7 @@ class Standalone:
         name_server_port: int = 9876,
         name_server_host: str = "127.0.0.1",
         env: Environment | None = None,
+        broker_env: Environment | None = None,
         disk: Disk | None = None,
     ) -> None:
         if config.tls_server_mode == "enforcing" and not config.connects_with_tls:
@@ -65,6 +67,7 @@ class Standalone:
         self._config = config
         self._config_path = config_path
         self._env = env if env is not None else system_environment()
+        self._broker_env = self._env if broker_env is None else broker_env
         self._disk = disk if disk is not None else RealDisk()
         folder = f"{config.store_path()}/namesrv"
         self.name_server = NameServer(
@@ -115,7 +118,11 @@ class Standalone:
         addresses = (self.name_server_address, *self._config.name_servers())
         config = msgspec.structs.replace(self._config, namesrv_addr=";".join(addresses))
         self._broker = Broker(
-            config, self._env, self._disk, config_path=self._config_path, access=self._access
+            config,
+            self._broker_env,
+            self._disk,
+            config_path=self._config_path,
+            access=self._access,
         )
         await self._broker.start(progress)
 

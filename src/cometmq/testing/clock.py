@@ -1,11 +1,13 @@
-"""The simulator's clock: wall time and monotonic time, both read from the loop's virtual time."""
+"""Clocks of tests: the simulator's, over virtual time, and the machine's, which a test moves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["EPOCH_MS", "VirtualClock"]
+from cometmq.net.env import SystemClock
+
+__all__ = ["EPOCH_MS", "MovableClock", "VirtualClock"]
 
 # 2023-11-14T22:13:20Z: a round number that is easy to recognise in a store file or a trace.
 EPOCH_MS: Final = 1_700_000_000_000
@@ -44,3 +46,14 @@ class VirtualClock:
     def monotonic(self) -> float:
         """Return seconds that never decrease."""
         return self._time_s()
+
+
+class MovableClock(SystemClock):
+    """The machine's clock, ahead by what a test has let pass at once."""
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+
+    def now_ms(self) -> int:
+        """Return the wall time in milliseconds since the Unix epoch."""
+        return super().now_ms() + self.ahead_ms

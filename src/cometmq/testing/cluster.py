@@ -17,14 +17,19 @@ import asyncio
 import contextlib
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from cometmq.app import App
 from cometmq.broker.base.config import load_config
 from cometmq.errors import CometError
+from cometmq.net.env import system_environment
 from cometmq.standalone import Standalone
+from cometmq.testing.clock import MovableClock
 
 __all__ = [
     "SMALL_STORE",
@@ -46,15 +51,88 @@ START_TIMEOUT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedCluster:
-    """A running cluster: its addresses, its store path and its servers."""
+    """A running cluster: its addresses, its store path, its servers and the broker's clock."""
 
     name_server_address: str
     broker_address: str
     store_path: str
     standalone: Standalone
+    clock: MovableClock
+    loop: asyncio.AbstractEventLoop
+    """The servers run on it."""
+
+    def pass_time(self, seconds: float) -> None:
+        """Set the broker's clock forward, as if so much time had passed at once.
+
+        The broker delivers what is due by then: delayed and timed messages, and retries.  Its
+        clients stay connected.  May be called in any thread.
+        """
+        self._on_loop(partial(self._move, round(seconds * 1000)))
+
+    def until(self, condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+        """Wait until a condition holds; time passes as soon as a message waits for its delivery.
+
+        For tests whose thread does not run the cluster.
+
+        Raises:
+            CometError: it does not hold after `timeout_s` of the machine's time.
+        """
+        deadline_s = self.clock.monotonic() + timeout_s
+        while not condition():
+            if self.clock.monotonic() > deadline_s:
+                raise CometError(f"{condition!r:.100} does not hold after {timeout_s:g} s")
+            self._on_loop(self._skip_wait)
+            time.sleep(0.001)
+
+    def _on_loop(self, work: Callable[[], None]) -> None:
+        """Run `work` on the servers' loop, and wait for it."""
+        try:
+            is_here = asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            is_here = False
+        if is_here:
+            work()
+            return
+        done: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        self.loop.call_soon_threadsafe(run)
+        done.result(START_TIMEOUT_S)
+
+    def _skip_wait(self) -> None:
+        """Let the time pass until the next message is due, if one waits."""
+        broker, now_ms = self.standalone.broker, self.clock.now_ms()
+        due_ms = broker.services.schedule.next_due_ms()
+        timers = broker.services.timers
+        if timers is not None and timers.pending_count():
+            # A slot of the wheel has messages of a second.
+            next_ms = now_ms + timers.rules.precision_ms
+            due_ms = next_ms if due_ms is None else min(due_ms, next_ms)
+        if due_ms is not None and due_ms > now_ms:
+            self._move(due_ms - now_ms)
+
+    def _move(self, milliseconds: int) -> None:
+        self.clock.ahead_ms += milliseconds
+        state = self.standalone.broker.state
+        members = [
+            *(group.members for group in state.consumers.all().values()),
+            *state.producers.all().values(),
+        ]
+        for member in {id(one): one for each in members for one in each.values()}.values():
+            member.last_update_ms += milliseconds  # no client was silent so long
+        self.standalone.broker.look_at_clock()
 
 
-def _standalone(store_path: str, settings: Mapping[str, Any], *, is_insecure: bool) -> Standalone:
+def _standalone(
+    store_path: str, settings: Mapping[str, Any], clock: MovableClock, *, is_insecure: bool
+) -> Standalone:
     overrides: dict[str, Any] = {
         **SMALL_STORE,
         "brokerName": "broker-a",
@@ -67,7 +145,11 @@ def _standalone(store_path: str, settings: Mapping[str, Any], *, is_insecure: bo
     }
     # Without environment: a developer's NAMESRV_ADDR must not affect tests.
     loaded = load_config(overrides=overrides, environment={}, is_insecure=is_insecure)
-    return Standalone(loaded.config, name_server_port=0)
+    # Routes expire by the name server's clock, which is the machine's.
+    env = system_environment()
+    return Standalone(
+        loaded.config, name_server_port=0, env=env, broker_env=replace(env, clock=clock)
+    )
 
 
 @contextlib.asynccontextmanager
@@ -90,11 +172,17 @@ async def embedded_cluster(
     """
     with contextlib.ExitStack() as stack:
         path = store_path or stack.enter_context(tempfile.TemporaryDirectory(prefix="cometmq-"))
-        standalone = _standalone(path, settings or {}, is_insecure=insecure)
+        clock = MovableClock()
+        standalone = _standalone(path, settings or {}, clock, is_insecure=insecure)
         try:
             await standalone.start()
             yield EmbeddedCluster(
-                standalone.name_server_address, standalone.broker_address, path, standalone
+                standalone.name_server_address,
+                standalone.broker_address,
+                path,
+                standalone,
+                clock,
+                asyncio.get_running_loop(),
             )
         finally:
             await standalone.stop()

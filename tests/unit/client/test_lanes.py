@@ -21,8 +21,10 @@ def taken(lanes: Lanes, count: int) -> list[tuple[int, int]]:
 def test_the_highest_lane_goes_first_and_each_keeps_its_order() -> None:
     """With a small share the lower ones wait."""
     lanes = Lanes(0.01)
-    lanes.extend([work(0, 1), work(2, 1), work(1, 1)])
-    lanes.append(work(2, 2))
+    lanes.append(work(0, 1))
+    lanes.extend([work(2, 1), work(2, 2)])
+    lanes.extend([])
+    lanes.append(work(1, 1))
     lanes.appendleft(work(2, 0))
     assert len(lanes) == 5
     assert [item[1] for item in lanes] == [(2, 0), (2, 1), (2, 2), (1, 1), (0, 1)]
@@ -38,7 +40,8 @@ def test_lower_lanes_get_their_share_in_turn() -> None:
     """One in four, by turns, while the highest lane never ends."""
     lanes = Lanes(0.25)
     for number in range(40):
-        lanes.extend([work(lane, number) for lane in (0, 1, 7)])
+        for lane in (0, 1, 7):
+            lanes.append(work(lane, number))
     order = [lane for lane, _ in taken(lanes, 16)]
     assert order == [7, 7, 7, 1, 7, 7, 7, 0, 7, 7, 7, 1, 7, 7, 7, 0]
 

@@ -164,6 +164,7 @@ async def _cluster(
     """A foreign cluster that can come back at its ports."""
     from cometmq.broker.base.config import load_config
     from cometmq.standalone import Standalone
+    from cometmq.testing.clock import MovableClock
     from cometmq.testing.cluster import SMALL_STORE
 
     settings = {
@@ -181,7 +182,12 @@ async def _cluster(
     await standalone.start()
     try:
         yield EmbeddedCluster(
-            standalone.name_server_address, standalone.broker_address, store_path, standalone
+            standalone.name_server_address,
+            standalone.broker_address,
+            store_path,
+            standalone,
+            MovableClock(),
+            asyncio.get_running_loop(),
         )
     finally:
         with contextlib.suppress(AssertionError, RuntimeError):

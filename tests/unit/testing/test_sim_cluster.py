@@ -142,7 +142,6 @@ def test_a_machine_of_the_program_crashes_and_comes_again() -> None:
 
 def test_the_plugin_runs_marked_tests_on_virtual_time(pytester: Any) -> None:
     """Once for each seed; with other fixtures, and real clusters beside them."""
-    pytester.makeconftest('pytest_plugins = ["cometmq.testing.pytest_plugin"]')
     pytester.makepyfile(
         """
         import asyncio
@@ -170,7 +169,9 @@ def test_the_plugin_runs_marked_tests_on_virtual_time(pytester: Any) -> None:
             pass
         """
     )
-    result = pytester.runpytest_subprocess("-p", "no:randomly", "--strict-markers")
+    result = pytester.runpytest_subprocess(
+        "-p", "cometmq.pytest_plugin", "-p", "no:randomly", "--strict-markers"
+    )
     result.assert_outcomes(passed=2, failed=1, errors=1)
     result.stdout.fnmatch_lines(["*SeedFailed: seed 0: SeedFailed: <lambda> does not hold*"])
     result.stdout.fnmatch_lines(["*sim_cluster belongs to tests with @pytest.mark.cometmq_simul*"])

@@ -66,6 +66,7 @@ LIVE_KEYS: Final = frozenset(
         "absentFilterRetainTime",
         "startAcceptSendRequestTimeStamp",
         "storeReplyMessageEnable",
+        "timerDeliverRate",
         "transactionCheckInterval",
         "transactionCheckMax",
         "transactionOpBatchInterval",

@@ -86,9 +86,12 @@ class StatsProcessor:
         state.stats.count_puts()
         table = self._counts() | self._progress(now_ms)
         store = state.store
+        overdue = None if self._timers is None else self._timers.overdue(now_ms)
 
         def measure() -> tuple[int, tuple[int, int]]:
             """Read the disk and count the timers, in a worker."""
+            if overdue is not None:
+                table["timerOverdueNum"] = str(overdue())
             if self._timers is not None:
                 table["timerCongestNum"] = str(self._timers.pending_count())
             try:
@@ -157,6 +160,9 @@ class StatsProcessor:
             "timerCongestNum": "0",
             "timerEnqueueTps": "0.0",
             "timerDequeueTps": "0.0",
+            "timerDeliverRate": str(state.config.timer_deliver_rate),
+            "timerLagMs": "0",
+            "timerOverdueNum": "0",
             "scrubBlocksRead": str(store.scrubber.counts.blocks_read),
             "scrubRottenBlocks": str(store.scrubber.counts.rotten_blocks),
             "scrubRepairedBlocks": str(store.scrubber.counts.repaired_blocks),
@@ -166,6 +172,7 @@ class StatsProcessor:
         timers = self._timers
         if timers is not None:
             table["timerReadBehind"] = str(timers.read_behind_ms(now_ms) // 1000)
+            table["timerLagMs"] = str(timers.read_behind_ms(now_ms))
             table["timerOffsetBehind"] = str(timers.intake.message_count())
             table["timerEnqueueTps"] = f"{timers.taken_tps:.1f}"
             table["timerDequeueTps"] = f"{timers.delivered_tps:.1f}"

@@ -314,6 +314,7 @@ class AdminProcessor:
         if header.clean_offset:
             self._state.offsets.remove_group(header.group_name)
             self._state.shares.forget(header.group_name)
+            self._state.skipped.forget(header.group_name)
         self._state.stats.forget_group(header.group_name)
         self._state.groups_changed()
         return self._when_saved(self._state.when_groups_saved, request, connection)

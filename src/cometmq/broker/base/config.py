@@ -132,7 +132,8 @@ class BrokerConfig(AccessSettings, frozen=True, kw_only=True, rename=_java_name)
     Units are RocketMQ's: intervals in milliseconds, `file_reserved_time` in hours, sizes in
     bytes, ratios in percent.  `listen_port` 0 lets the system choose.  `staged_timeout_minutes`,
     `rebalance_lock_max_live_time`, `strict_subscriptions`, `absent_filter_retain_time` and
-    `free_memory_min` (bytes) are our own.
+    `timer_deliver_rate` (messages a second, 0 for as many as possible) and `free_memory_min`
+    (bytes) are our own.
     """
 
     # Who we are
@@ -210,6 +211,7 @@ class BrokerConfig(AccessSettings, frozen=True, kw_only=True, rename=_java_name)
     timer_max_delay_sec: Count = 31622400
     timer_flush_interval_ms: Millis = 1000
     timer_congest_num_each_slot: Annotated[int, msgspec.Meta(ge=1, le=_INT32_MAX)] = _INT32_MAX
+    timer_deliver_rate: Annotated[int, msgspec.Meta(ge=0, le=_INT32_MAX)] = 0
     recall_message_enable: bool = True
     transaction_time_out: Millis = 6000
     transaction_check_max: Count = 15

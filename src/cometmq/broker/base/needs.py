@@ -28,6 +28,7 @@ from cometmq.server.access.needs import (
 )
 from cometmq.wire.command.codes import RequestCode as Code
 from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.extensions.backlog import BacklogCode
 from cometmq.wire.extensions.bulk_pull import BulkPullCode
 from cometmq.wire.extensions.log_range import LogRangeCode
 from cometmq.wire.extensions.staging import StagingCode
@@ -145,7 +146,7 @@ _NEEDS: Final[Mapping[int, Needs]] = {
     Code.UPDATE_AND_GET_GROUP_FORBIDDEN: of_both(Action.UPDATE),
     Code.RESUME_CHECK_HALF_MESSAGE: of_topic(Action.UPDATE),
     **dict.fromkeys(
-        (Code.INVOKE_BROKER_TO_RESET_OFFSET,),
+        (Code.INVOKE_BROKER_TO_RESET_OFFSET, BacklogCode.RESCUE, BacklogCode.REPLAY),
         of_both(Action.UPDATE),
     ),
     Code.CLONE_GROUP_OFFSET: _CHANGE,
@@ -160,6 +161,7 @@ _NEEDS: Final[Mapping[int, Needs]] = {
             Code.QUERY_CONSUME_TIME_SPAN,
             Code.QUERY_SUBSCRIPTION_BY_CONSUMER,
             WhyCode.WHY,
+            BacklogCode.SKIPPED,
         ),
         _ANY_GET,
     ),

@@ -20,6 +20,7 @@ from cometmq.core.group.consumer_offsets import ConsumerOffsetTable
 from cometmq.core.group.filter_shares import FilterShares
 from cometmq.core.group.group_table import SubscriptionGroupTable
 from cometmq.core.group.queue_locks import QueueLocks
+from cometmq.core.group.skipped_ranges import SkippedRanges
 from cometmq.core.topic.topic_table import TopicTable
 from cometmq.errors import CometError, ResponseCode, StoreError
 from cometmq.model.topic import TopicConfig
@@ -125,6 +126,8 @@ class BrokerState:
         self.subscription_differences: dict[str, str] = {}
         """What members want differently, for each group whose members differ."""
         self.queue_locks = QueueLocks(config.rebalance_lock_max_live_time)
+        self.skipped = SkippedRanges()
+        self.when_skipped_saved: WhenSaved = lambda done: done(None)
         self.address = address
         self.host = encode_host(address)
         self.message_id_prefix = offset_message_id_prefix(self.host)
@@ -171,6 +174,7 @@ class BrokerState:
     def topic_deleted(self, topic: str) -> None:
         """Announce a topic that was deleted from `topics`."""
         self.shares.forget_topic(topic)
+        self.skipped.forget_topic(topic)
         for watcher in self._deletion_watchers:
             watcher(topic)
 

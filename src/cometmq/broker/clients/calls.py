@@ -250,6 +250,7 @@ class ClientCallProcessor:
                     state.offsets.reset(
                         header.group, topic.topic, queue_id, consumer_offset, now_ms
                     )
+                    state.skipped.forget_from(header.group, topic.topic, queue_id, target)
                     self._offset_moved(header.group, topic.topic, queue_id)
             else:
                 targets = self._tell_consumers(header, topic, targets)

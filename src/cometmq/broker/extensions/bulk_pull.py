@@ -98,6 +98,7 @@ class BulkPullProcessor:
             or request.flag & FLAG_ONEWAY
             or state.offsets.has_reset(group, topic, queue_id)
             or state.shares.is_split(group)
+            or state.skipped.concerns(group)
         ):
             return self._pull.pull_with(request, header, connection, now_ms)
         try:
@@ -198,8 +199,8 @@ class BulkPullProcessor:
                 f"a span of {job.header.topic}, queue {job.header.queue_id} from offset"
                 f" {job.header.queue_offset} cannot be read: {span}",
             )
-        elif span is None:
-            # The first record needs a repair, which an ordinary pull does.
+        elif span is None or self._state.skipped.concerns(job.header.consumer_group):
+            # An ordinary pull repairs the first record, and passes over what was skipped meanwhile.
             now_ms = self._state.env.clock.now_ms()
             frame = self._pull.pull_with(job.request, job.header, connection, now_ms)
         else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from cometmq.broker.backlog.reading import skipped_view
 from cometmq.broker.base.state import BrokerState, Refusal, answer, in_worker
 from cometmq.codec.properties import decode_properties
 from cometmq.codec.stored_message import decode_message, properties_of
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from cometmq.broker.pull.acknowledged import Acknowledgements
     from cometmq.broker.pull.pull import PullProcessor
     from cometmq.net.server import ServerConnection
+    from cometmq.wire.extensions.backlog import SkippedView
 
 __all__ = ["WhyProcessor"]
 
@@ -71,6 +73,7 @@ class WhyProcessor:
             [self._member_view(header, key, properties, now_ms) for key in keys],
             group in state.groups,
             absent_filters=state.shares.absent_filters(group, topic, properties, wants),
+            skipped=self._skipped(header),
         )
         for reader in dict.fromkeys([*self._readers(header, keys, now_ms), group]):
             queue = MessageQueue(topic, state.config.broker_name, queue_id)
@@ -79,6 +82,12 @@ class WhyProcessor:
             if passed is not None and body.acknowledged_by is None:
                 body.acknowledged_by, body.acknowledged_ms = passed.client_id, passed.at_ms
         return body
+
+    def _skipped(self, header: WhyHeader) -> SkippedView | None:
+        item = self._state.skipped.find(
+            header.consumer_group, header.topic, header.queue_id, header.queue_offset
+        )
+        return None if item is None else skipped_view(item)
 
     def _readers(
         self, header: WhyHeader, keys: list[ServerConnection], now_ms: int
@@ -142,6 +151,11 @@ class WhyProcessor:
         result = self._pull.read(pull, decision, allow_cold=True)
         if not isinstance(result, GetResult):
             return PullOutcome.GONE, "the record cannot be read now"
+        place = header.consumer_group, header.topic, header.queue_id
+        if decision.part is None and self._pull.may_skip(pull, key):
+            following = self._state.skipped.following(*place, header.queue_offset)
+            if following != header.queue_offset:
+                return PullOutcome.SKIPPED, f"the group goes on at {following}"
         if result.status is GetStatus.FOUND:
             first = decode_message(bytes(result.chunks[0]), 0)
             if first.queue_offset == header.queue_offset:

@@ -15,6 +15,7 @@ config/timermetrics           dataVersion, timingCount (`delay.wheel.counts`)
 config/cometmqStaging.json    sinks, decisionNext, stagedNext: our own (`staging.ledger`)
 config/cometmqQueueLocks.json renewedUntil, locks: our own (`clients.queue_locks`)
 config/cometmqSubscriptions.json groups, offsetTable: our own (`clients.shares_file`)
+config/cometmqSkipped.json    groups: our own (`backlog.file`)
 config/cometmqSequences.json  logFrom, producers: our own (`extensions.sequences`)
 config/cometmqLoss.json       untilMs: our own (`BrokerFiles.note_start`)
 ================================ ==============================================
@@ -34,6 +35,7 @@ from typing import TypeVar
 
 import msgspec
 
+from cometmq.broker.backlog.file import SkippedFile, skipped_snapshot
 from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.base.state import TableFiles, WhenSaved
 from cometmq.broker.base.topic_counts import CountsFile, decode_counts
@@ -50,6 +52,7 @@ from cometmq.core.group.consumer_offsets import ENDS_KEPT_MS, ConsumerOffsetTabl
 from cometmq.core.group.filter_shares import FilterShares
 from cometmq.core.group.group_table import SubscriptionGroupTable
 from cometmq.core.group.queue_locks import LockSnapshot, QueueLocks
+from cometmq.core.group.skipped_ranges import SkippedRanges
 from cometmq.core.topic.attributes import (
     GROUP_ATTRIBUTES,
     TOPIC_ATTRIBUTES,
@@ -93,6 +96,7 @@ _STAGING = "cometmqStaging.json"
 _LOCKS = "cometmqQueueLocks.json"
 _SHARES = "cometmqSubscriptions.json"
 _SEQUENCES = "cometmqSequences.json"
+_SKIPPED = "cometmqSkipped.json"
 _LOSS = "cometmqLoss.json"
 _FILTERS = "consumerFilter.json"
 _FILTERS_INTERVAL_MS = 10_000
@@ -260,6 +264,7 @@ class BrokerFiles:
             _LOCKS: ForeignKeys(QueueLockFile.__struct_encode_fields__),
             _SHARES: ForeignKeys(SharesFile.__struct_encode_fields__),
             _SEQUENCES: ForeignKeys(SequenceFile.__struct_encode_fields__),
+            _SKIPPED: ForeignKeys(SkippedFile.__struct_encode_fields__),
             _LOSS: ForeignKeys(_LossFile.__struct_encode_fields__),
         }
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -382,6 +387,14 @@ class BrokerFiles:
             log.warning("going on without what groups wanted: %s", error)
             return None
 
+    def load_skipped(self) -> SkippedFile | None:
+        """Read cometmqSkipped.json; None if no group ever passed over messages.  Blocks.
+
+        Raises:
+            StoreCorrupt: it cannot be read, and without it groups would lose messages.
+        """
+        return self._load(_SKIPPED, SkippedFile.decode)
+
     def note_start(self, now_ms: int, *, is_whole: bool) -> bool:
         """Return whether clients may come back that know messages which a power cut took.  Blocks.
 
@@ -469,6 +482,11 @@ class BrokerFiles:
             _SHARES, lambda: shares.revision + shares.own.revision, lambda: shares_snapshot(shares)
         )
         return self._files[_SHARES].when_saved
+
+    def attach_skipped(self, skipped: SkippedRanges, revision: Callable[[], int]) -> WhenSaved:
+        """Write what groups pass over from now on; return what waits for the present state."""
+        self._add(_SKIPPED, revision, lambda: skipped_snapshot(skipped))
+        return self._files[_SKIPPED].when_saved
 
     def open_sequences(self, store: MessageStore) -> SequencedSends:
         """Read cometmqSequences.json and what the log has behind it; write it from now on.  Blocks.

@@ -10,7 +10,7 @@ Source of names, units and labels: BrokerMetricsManager and what its exporter pr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from cometmq.broker.base.stats import SEND_BACKS, TOPIC_PUTS
@@ -55,6 +55,7 @@ class FileFigures(NamedTuple):
     """When the oldest message that a group has not consumed of a topic was stored."""
     disk_used: float
     """The used part of the store's disk."""
+    overdue_timers: int = 0
 
 
 def _bool(is_so: bool) -> str:
@@ -98,7 +99,11 @@ def collect_backlogs(services: Services, backlogs: list[TopicBacklog]) -> Iterat
             yield
 
 
-def measure_files(services: Services, backlogs: list[TopicBacklog]) -> FileFigures:
+def measure_files(
+    services: Services,
+    backlogs: list[TopicBacklog],
+    overdue_timers: Callable[[], int] | None = None,
+) -> FileFigures:
     """Measure what only files tell; in a worker.
 
     A message that retention took away, and a record that is damaged, has no time.
@@ -116,7 +121,8 @@ def measure_files(services: Services, backlogs: list[TopicBacklog]) -> FileFigur
                 key = item.group, item.topic
                 oldest_ms[key] = min(at_ms, oldest_ms.get(key, at_ms))
     total, used = services.state.disk_usage()
-    return FileFigures(oldest_ms, used / total if total else 0.0)
+    overdue = 0 if overdue_timers is None else overdue_timers()
+    return FileFigures(oldest_ms, used / total if total else 0.0, overdue)
 
 
 def broker_pieces(
@@ -178,6 +184,19 @@ def broker_pieces(
             timers.read_behind_ms(now_ms),
             _DISK,
         )
+        page.value(
+            "cometmq_timer_overdue_messages",
+            "gauge",
+            "Timed messages whose time has passed and that are not delivered.",
+            figures.overdue_timers,
+        )
+        page.value(
+            "cometmq_timer_deliver_rate",
+            "gauge",
+            "The most timed messages delivered in a second; 0 for as many as possible.",
+            config.timer_deliver_rate,
+        )
+    yield from _skipped(page, services)
     page.value(
         "cometmq_held_pulls", "gauge", "Pulls that wait for a message.", len(services.pull.hold)
     )
@@ -263,6 +282,28 @@ def _messages(page: MetricsText, services: Services) -> Iterator[None]:
             family.add(counts[field], labels)
             if place % PIECE == PIECE - 1:
                 yield
+
+
+def _skipped(page: MetricsText, services: Services) -> Iterator[None]:
+    """What groups pass over in a backlog."""
+    service = services.backlog
+    family = page.family(
+        "cometmq_skipped_messages_total", "counter", "Messages that groups passed over, by reason."
+    )
+    for (group, reason), count in service.skipped_counts.items():
+        family.add(count, {"consumer_group": group, "reason": reason})
+    family = page.family(
+        "cometmq_copied_messages_total", "counter", "Copies made of messages that were passed over."
+    )
+    for group, count in service.copier.copied_counts.items():
+        family.add(count, {"consumer_group": group})
+    family = page.family(
+        "cometmq_skipped_waiting_messages", "gauge", "Skipped messages that wait for their copy."
+    )
+    for group, entry in services.state.skipped.all().items():
+        waiting = sum(item.waiting_count for item in entry.ranges)
+        family.add(waiting, {"consumer_group": group})
+    yield
 
 
 def _sizes(page: MetricsText, services: Services, sizes: MessageSizes) -> Iterator[None]:

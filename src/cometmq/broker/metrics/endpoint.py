@@ -135,11 +135,14 @@ class MetricsEndpoint:
         backlogs: list[TopicBacklog] = []
 
         def read() -> None:
-            self._env.workers.submit(measure, write)
+            timers, now_ms = self._services.timers, self._env.clock.now_ms()
+            overdue = None if timers is None else timers.overdue(now_ms)
 
-        def measure() -> FileFigures:
-            self._sizes.measure()
-            return measure_files(self._services, backlogs)
+            def measure() -> FileFigures:
+                self._sizes.measure()
+                return measure_files(self._services, backlogs, overdue)
+
+            self._env.workers.submit(measure, write)
 
         def write(figures: FileFigures | BaseException) -> None:
             if isinstance(figures, BaseException):

@@ -23,6 +23,7 @@ from cometmq.core.filter.consumer_filter import ConsumerFilter, encode_filter_fi
 from cometmq.core.filter.filter_table import FilterTable
 from cometmq.core.filter.property_filter import PropertyFilter, RetryFilter
 from cometmq.core.filter.share_filter import ShareFilter
+from cometmq.core.filter.skip_filter import SkipFilter
 from cometmq.core.filter.sql92.expression import compile_expression
 from cometmq.core.filter.subscription import SQL92
 from cometmq.errors import ExpressionIllegal, ResponseCode
@@ -30,11 +31,13 @@ from cometmq.model.group import SubscriptionData
 from cometmq.model.names import RETRY_PREFIX, is_system_topic
 from cometmq.wire.header.headers import PullMessageHeader
 
-__all__ = ["FilterService", "RecordFilter"]
+__all__ = ["FilterService", "OwnFilter", "RecordFilter"]
 
 log = logging.getLogger("cometmq.broker")
 
-RecordFilter = PropertyFilter | RetryFilter | ShareFilter
+OwnFilter = PropertyFilter | RetryFilter
+"""What a pull or its group asks for."""
+RecordFilter = OwnFilter | ShareFilter | SkipFilter
 _FORGET_INTERVAL_MS: Final = 10_000
 
 

@@ -15,12 +15,13 @@ import msgspec
 
 from cometmq import native
 from cometmq.broker.base.state import FAQ, BrokerState, Refusal, answer
-from cometmq.broker.pull.filters import FilterService, RecordFilter
+from cometmq.broker.pull.filters import FilterService, OwnFilter, RecordFilter
 from cometmq.broker.pull.hold import HeldPull, PullHold
 from cometmq.broker.pull.late_commits import is_late
 from cometmq.broker.pull.pull_plans import PULL_BYTES_MAX, PlannedPull, PullFront
 from cometmq.codec.stored_message import PHYSICAL_OFFSET_POSITION
 from cometmq.core.filter.share_filter import filter_of_part
+from cometmq.core.filter.skip_filter import SkipFilter
 from cometmq.core.filter.tag_filter import filter_codes, is_tag_type, parse_subscription
 from cometmq.core.group.filter_shares import SharePart
 from cometmq.errors import RemoteProtocolError, ResponseCode, StoreError
@@ -154,7 +155,7 @@ class PullProcessor:
 
     def check(
         self, header: PullMessageHeader, connection: ServerConnection, now_ms: int
-    ) -> tuple[TopicConfig, SubscriptionGroupConfig, frozenset[int] | None, RecordFilter | None]:
+    ) -> tuple[TopicConfig, SubscriptionGroupConfig, frozenset[int] | None, OwnFilter | None]:
         """Check in Java's order; give topic, group, the wanted tag codes (None: all), the filter.
 
         Raises:
@@ -210,7 +211,7 @@ class PullProcessor:
 
     def _wanted_of_request(
         self, header: PullMessageHeader
-    ) -> tuple[frozenset[int] | None, RecordFilter | None]:
+    ) -> tuple[frozenset[int] | None, OwnFilter | None]:
         if not is_tag_type(header.expression_type):
             return None, self._filters.of_request(header)
         try:
@@ -227,7 +228,7 @@ class PullProcessor:
         header: PullMessageHeader,
         connection: ServerConnection,
         group: SubscriptionGroupConfig,
-    ) -> tuple[frozenset[int] | None, RecordFilter | None]:
+    ) -> tuple[frozenset[int] | None, OwnFilter | None]:
         online = self._state.consumers.get(header.consumer_group)
         if online is None:
             raise Refusal(
@@ -274,9 +275,10 @@ class PullProcessor:
         Raises:
             Refusal: the answer's code and remark.
         """
-        topic, group, codes, filtered = self.check(header, connection, now_ms)
+        topic, group, codes, own = self.check(header, connection, now_ms)
         part = self._part_of(header, connection, now_ms)
         if part is None:
+            filtered = self._without_skipped(header, connection, own)
             return PullDecision(topic, group, None, True, codes, filtered)
         codes, filtered = filter_of_part(part, header.topic)
         return PullDecision(topic, group, part, part.is_owner(header.queue_id), codes, filtered)
@@ -403,6 +405,22 @@ class PullProcessor:
         reset = offsets.deliver_reset(*key, header.queue_offset, connection.peer)
         if reset is not None:
             return True, self._reset_answer(request, header, topic, group, reset)
+        skipped = self._state.skipped
+        if part is None and self.may_skip(header, connection):
+            place = header.consumer_group, header.topic, header.queue_id
+            if skipped.is_unsaved(*place):
+                # Nobody goes past messages of which a restart would know nothing.
+                self._state.when_skipped_saved(
+                    lambda _: self._serve_later(
+                        request, header, connection, allow_cold=False, may_park=may_park
+                    )
+                )
+                return True, None
+            following = skipped.following(*place, header.queue_offset)
+            if following != header.queue_offset:
+                return True, self._bare_answer(
+                    request, header, topic, group, ResponseCode.PULL_RETRY_IMMEDIATELY, following
+                )
         handled = None if part is None else self._skip_handled(part, header, now_ms)
         if handled is not None:
             return True, self._bare_answer(
@@ -459,6 +477,29 @@ class PullProcessor:
         if config.is_slave:
             return 0 if state.follows_master() else config.broker_id
         return group.broker_id
+
+    # -- skipped messages --------------------------------------------------------------------
+
+    def may_skip(self, header: PullMessageHeader, connection: ServerConnection) -> bool:
+        """Whether a pull comes from a member of a group that has skipped messages."""
+        if not self._state.skipped.concerns(header.consumer_group):
+            return False
+        online = self._state.consumers.get(header.consumer_group)
+        return online is not None and connection in online.members
+
+    def _without_skipped(
+        self,
+        header: PullMessageHeader,
+        connection: ServerConnection,
+        filtered: OwnFilter | None,
+    ) -> RecordFilter | None:
+        """Add to the filter of a pull that it does not read into skipped ranges."""
+        if not self.may_skip(header, connection):
+            return filtered
+        ranges = self._state.skipped.ahead(
+            header.consumer_group, header.topic, header.queue_id, header.queue_offset
+        )
+        return SkipFilter(filtered, ranges) if ranges else filtered
 
     # -- groups whose members differ ---------------------------------------------------------
 

@@ -32,14 +32,14 @@ from cometmq.wire.header.headers import PullMessageHeader
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cometmq.broker.pull.filters import RecordFilter
+    from cometmq.broker.pull.filters import OwnFilter
     from cometmq.model.group import SubscriptionGroupConfig
     from cometmq.model.topic import TopicConfig
     from cometmq.native import ReadPull
 
     _Check = Callable[
         [PullMessageHeader, ServerConnection, int],
-        tuple[TopicConfig, SubscriptionGroupConfig, frozenset[int] | None, RecordFilter | None],
+        tuple[TopicConfig, SubscriptionGroupConfig, frozenset[int] | None, OwnFilter | None],
     ]
 
 __all__ = ["PULL_BYTES_MAX", "PlannedPull", "PullFront"]
@@ -85,7 +85,7 @@ class _PullPlans:
         self._check = check
         self._plans: dict[bytes, _PullPlan | None] = {}
         self._config: BrokerConfig | None = None
-        self._revisions = (-1, -1, -1, -1)
+        self._revisions = (-1, -1, -1, -1, -1)
 
     def find(
         self, key: bytes, frame: bytes, connection: ServerConnection, now_ms: int
@@ -102,6 +102,7 @@ class _PullPlans:
             state.groups.revision,
             state.consumers.revision,
             state.shares.split_revision,
+            state.skipped.plan_revision,
         )
         if (
             revisions != self._revisions
@@ -123,7 +124,8 @@ class _PullPlans:
             return None
         try:
             header = PullMessageHeader.from_command(decode_frame(frame))
-            if self._state.shares.is_split(header.consumer_group):
+            group_name = header.consumer_group
+            if self._state.shares.is_split(group_name) or self._state.skipped.concerns(group_name):
                 # Members read as one in their own ways, and a plan does not tell them apart.
                 return None
             topic, group, codes, filtered = self._check(header, connection, now_ms)

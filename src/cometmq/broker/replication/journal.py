@@ -49,6 +49,7 @@ JOURNALED_FILES: Final = frozenset(
         "consumerFilter.json",
         "cometmqQueueLocks.json",
         "cometmqSequences.json",
+        "cometmqSkipped.json",
         "cometmqStaging.json",
     }
 )

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cometmq.cli.admin.backlog import backlog, replay, rescue, skipped
 from cometmq.cli.admin.group_policy import set_group, show
 from cometmq.cli.terminal.confirming import confirm
 from cometmq.cli.terminal.namespace import CLUSTER_NAME, namespace, namespace_option
@@ -33,6 +34,8 @@ def group() -> None:
 
 group.add_command(show)
 group.add_command(set_group)
+for _command in (backlog, skipped, rescue, replay):
+    group.add_command(_command)
 
 
 @group.command("list", short_help="All groups with their members and their lag.")
@@ -123,8 +126,8 @@ def offsets(
     )
 
 
-@group.command("lag", short_help="How far a group is behind, and why.")
-@click.argument("name", type=CLUSTER_NAME)
+@group.command("lag", short_help="How far a group, or each group, is behind, and why.")
+@click.argument("name", type=CLUSTER_NAME, required=False)
 @name_server_option
 @namespace_option
 @click.option(
@@ -136,14 +139,14 @@ def offsets(
 @click.pass_context
 def lag(
     ctx: click.Context,
-    name: str,
+    name: str | None,
     name_server: str,
     topics: tuple[str, ...],
     explains: bool,
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Show how many messages wait for group NAME in each topic.
+    """Show how many messages wait for group NAME in each topic; without NAME, of each group.
 
     With --explain: why they wait, the evidence, and the remedy. Members of any language are asked
     for their queues and stacks, and a few of the waiting messages are read; nothing is changed.
@@ -152,6 +155,13 @@ def lag(
     from cometmq.cli.terminal.output import print_listing
     from cometmq.listings.groups import lag_rows, offset_rows
     from cometmq.net.loop import run
+
+    if name is None:
+        if topics:
+            raise click.UsageError("--topic needs the group's NAME")
+        rows = run(_lags(name_server, timeout_s, explains=explains))
+        print_listing(rows, as_json=as_json, empty="no group has committed an offset yet")
+        return
 
     async def explain() -> "list[LagCause]":
         async with admin_client(name_server, timeout_s) as admin:
@@ -175,6 +185,29 @@ def lag(
         click.echo(f"{number}. {cause.kind}: {cause.evidence}\n   do: {cause.remedy}")
         for line in cause.stack.splitlines():
             click.echo(f"   | {line}")
+
+
+async def _lags(name_server: str, timeout_s: float, *, explains: bool) -> list[dict[str, object]]:
+    """A row for each group; with the first cause where messages wait."""
+    space = namespace()
+    rows: list[dict[str, object]] = []
+    async with admin_client(name_server, timeout_s) as admin:
+        for name, (view, causes) in (await admin.explain_lags()).items():
+            if not space.has(name):
+                continue
+            row: dict[str, object] = {
+                "group": space.unwrap(name),
+                "lag": sum(map(view.lag, view.waiting)),
+            }
+            if explains:
+                first = causes[0] if causes else None
+                row |= {
+                    "cause": first and first.kind,
+                    "evidence": first and first.evidence,
+                    "do": first and first.remedy,
+                }
+            rows.append(row)
+    return sorted(rows, key=lambda row: (-int(str(row["lag"])), str(row["group"])))
 
 
 def _time_ms(ctx: click.Context, parameter: click.Parameter, value: str | None) -> int | None:

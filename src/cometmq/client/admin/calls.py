@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cometmq.client.admin.access import AccessCalls
+from cometmq.client.admin.backlog import BacklogCalls
 from cometmq.client.admin.checkup import CheckupCalls
 from cometmq.client.admin.figures import FigureCalls
 from cometmq.client.admin.lag_explained import LagCalls
@@ -131,6 +132,7 @@ class AdminCalls(
     FigureCalls,
     LagCalls,
     WhyCalls,
+    BacklogCalls,
     TraceCalls,
 ):
     """Administration of the cluster that a list of name servers knows."""

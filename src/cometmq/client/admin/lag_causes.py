@@ -18,6 +18,7 @@ from cometmq.core.group.filter_shares import difference_text, filter_text
 from cometmq.model import MessageQueue, SubscriptionData
 from cometmq.model.names import RETRY_PREFIX
 from cometmq.wire.body.client import ConsumerRunningInfo
+from cometmq.wire.extensions.backlog import BacklogBody
 
 __all__ = ["LagCause", "LagView", "first_waiting", "has_open_question", "lag_causes"]
 
@@ -68,6 +69,8 @@ class LagView:
     switched_off: list[str] = field(default_factory=list)
     """Brokers where the group may not consume."""
     samples: dict[MessageQueue, list[ReceivedMessage]] = field(default_factory=dict)
+    skipped: dict[str, BacklogBody] = field(default_factory=dict)
+    """What brokers say about messages that the group passed over."""
 
     def lag(self, queue: MessageQueue) -> int:
         """How many messages of a queue wait."""
@@ -407,6 +410,22 @@ def _retrying(view: LagView) -> Iterator[LagCause]:
         )
 
 
+def _set_aside(view: LagView) -> Iterator[LagCause]:
+    """Messages that the group passed over and that wait for their copies."""
+    waiting = Counter[str]()
+    for body in view.skipped.values():
+        for item in body.ranges:
+            if item.copied_to is not None and item.copied_to < item.end:
+                waiting[item.topic] += item.end - item.copied_to
+    for topic, count in sorted(waiting.items()):
+        yield LagCause(
+            "set-aside",
+            f"{count:,} older messages of {topic} were passed over and come as copies",
+            f"wait: cometmq group skipped {view.group} shows the progress; cometmq group backlog"
+            f" {view.group} has the share of new messages",
+        )
+
+
 _CHECKS: Final[tuple[Callable[[LagView], Iterator[LagCause]], ...]] = (
     _switched_off,
     _silent,
@@ -417,6 +436,7 @@ _CHECKS: Final[tuple[Callable[[LagView], Iterator[LagCause]], ...]] = (
     _not_pulled,
     _hot,
     _filtered,
+    _set_aside,
     _retrying,
 )
 

@@ -24,6 +24,7 @@ from cometmq.model import MessageQueue
 from cometmq.model.names import SCHEDULE_TOPIC, dlq_topic, park_topic, retry_topic
 from cometmq.wire.body.client import ConsumerRunningInfo
 from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.extensions.backlog import SkippedView
 from cometmq.wire.extensions.why import MemberView, PullOutcome, WhyBody, WhyCode, WhyHeader
 
 __all__ = ["Whereabouts", "WhyCalls", "judge"]
@@ -35,7 +36,8 @@ class Whereabouts:
 
     ``state`` is one of ``dead``, ``parked``, ``delayed``, ``removed``, ``acknowledged``,
     ``in-hand``, ``waits``, ``no-member``, ``not-wanted``, ``filtered``, ``absent-filter``,
-    ``refused``; ``facts`` are what was measured, ``change`` the one change that would deliver the
+    ``refused``, and, of messages that the group passes over in a backlog, ``dropped`` and
+    ``set-aside``; ``facts`` are what was measured, ``change`` the one change that would deliver the
     message (empty where it was delivered).
     """
 
@@ -103,6 +105,8 @@ class WhyCalls:
         body = WhyBody.from_bytes(answer.body)
         in_hand = await _in_hand(self, group, queue, newest.queue_offset, body)
         tries = [] if newest is message else [f"try number {newest.reconsume_times + 1}"]
+        if newest is not message and not newest.reconsume_times:
+            tries = [f"copied from {message.message_queue} offset {message.queue_offset}"]
         return judge(body, message.message_id, group, queue, newest.queue_offset, in_hand, tries)
 
 
@@ -197,6 +201,9 @@ def judge(
     if queue_offset < body.min_offset:
         text = f"the queue begins at {body.min_offset}: retention has removed the message"
         return of("removed", [text], "none: raise fileReservedTime for later messages")
+    skipped = body.skipped
+    if skipped is not None and (skipped.copied_to is None or skipped.copied_to <= queue_offset):
+        return of(*_passed_over(skipped, group, queue_offset, body.now_ms))
     takers = [member for member in body.members if member.outcome is PullOutcome.DELIVERS]
     reached = [member.next_offset for member in takers if member.next_offset is not None]
     committed = min(reached) if reached else body.group_offset
@@ -211,6 +218,19 @@ def judge(
         change = f"let the messages before it be handled: cometmq group lag {group} --explain"
         return of("waits", _before(body, takers, committed, queue_offset), change)
     return of(*_not_taken(body, group, queue))
+
+
+def _passed_over(
+    skipped: SkippedView, group: str, queue_offset: int, now_ms: int
+) -> tuple[str, list[str], str]:
+    """Return state, facts and change for a message that the group passes over."""
+    seconds = max(0, now_ms - skipped.at_ms) / 1000
+    reason = f"passed over because of {skipped.reason} {seconds:.0f} s ago"
+    facts = [f"{reason}, with offsets {skipped.begin} to {skipped.end - 1}"]
+    if skipped.copied_to is None:
+        return "dropped", facts, f"cometmq group replay {group} {skipped.topic}"
+    facts.append(f"{queue_offset - skipped.copied_to} messages are copied before it")
+    return "set-aside", facts, f"wait; cometmq group skipped {group} shows the progress"
 
 
 def _passed(body: WhyBody, committed: int) -> list[str]:

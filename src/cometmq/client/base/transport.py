@@ -10,8 +10,9 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, Protocol, TypeVar
 
 from cometmq.client.base import fork
 from cometmq.client.base.namespace import NO_NAMESPACE, Namespace
@@ -34,6 +35,10 @@ IDLE_CHANNEL_S = 60.0
 """A pooled blocking connection older than this may have been closed by the broker (120 s)."""
 CHECK_IDLE_AFTER_S = 0.02
 """A connection idle for this long is checked before use: a restarted server has closed it."""
+
+
+TOGETHER_MAX: Final = 64
+"""So many requests of `Io.together` are under way at a time."""
 
 
 class Io(Protocol):
@@ -62,6 +67,10 @@ class Io(Protocol):
 
     async def sleep(self, seconds: float) -> None:
         """Let time pass."""
+        ...
+
+    async def together(self, works: Sequence[Callable[[], Awaitable[None]]]) -> None:
+        """Do independent pieces of work, side by side where that is possible."""
         ...
 
     def drop(self, address: str) -> None:
@@ -126,6 +135,15 @@ class AsyncIo:
 
     async def oneway(self, address: str, command: RemotingCommand) -> None:
         (await self.channel(address, 3_000)).oneway(command)
+
+    async def together(self, works: Sequence[Callable[[], Awaitable[None]]]) -> None:
+        waiting = deque(works)
+
+        async def run() -> None:
+            while waiting:
+                await waiting.popleft()()
+
+        await asyncio.gather(*[run() for _ in range(min(TOGETHER_MAX, len(works)))])
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -254,6 +272,10 @@ class BlockingIo:
             channel.oneway(command)
         finally:
             self.give(channel)
+
+    async def together(self, works: Sequence[Callable[[], Awaitable[None]]]) -> None:
+        for work in works:
+            await work()
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - blocking is what this face is for

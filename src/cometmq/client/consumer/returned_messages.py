@@ -228,7 +228,7 @@ class ReturnedMessages:
         """The request that sends a copy to the retry topic."""
         stored = message.stored
         properties = fallback_properties(
-            message.properties,
+            stored.properties,
             topic=self._instance.options.namespace.wrap(message.topic),
             message_id=message.message_id,
             reconsume_times=stored.reconsume_times,

@@ -170,7 +170,7 @@ class CoroutineDispatcher:
             if process_queue.dropped or process_queue.is_paused:
                 report.skipped(assigned, work if isinstance(work, list) else [work])
                 continue
-            if ready and self._idle and not self._wake_sent:
+            if self._idle and ready and not self._wake_sent:
                 self._wake()
             now = clock()
             if now > slice_end:

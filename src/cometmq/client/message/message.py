@@ -52,6 +52,10 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
     _stored: StoredMessage | None = None
     _body: bytes | None = None
     _namespace: str = ""
+    bounds: tuple[int, int] | None = None
+    """The first offset and the end of its queue when it was pulled; None for one not pulled by a
+    consumer."""
+    _properties: dict[str, str] | None = None
 
     def within(self, namespace: str) -> "ReceivedMessage":
         """Itself, from a client in this namespace, whose name `topic` leaves out."""
@@ -91,8 +95,19 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def properties(self) -> dict[str, str]:
-        """All properties, RocketMQ's own included."""
-        return self.stored.properties
+        """All properties, RocketMQ's own included.
+
+        As RocketMQ's client does, a consumer adds ``MIN_OFFSET`` and ``MAX_OFFSET``: the first
+        offset and the end of the queue when the message was pulled.
+        """
+        bounds = self.bounds
+        if bounds is None:
+            return self.stored.properties
+        properties = self._properties
+        if properties is None:
+            added = {"MIN_OFFSET": str(bounds[0]), "MAX_OFFSET": str(bounds[1])}
+            properties = self._properties = self.stored.properties | added
+        return properties
 
     @property
     def topic(self) -> str:

@@ -386,6 +386,9 @@ class PullLoop:
         next_offset = header.next_begin_offset
         if code == 0:
             messages, next_offset = self._messages(answer.body, next_offset)
+            bounds = header.min_offset, header.max_offset
+            for message in messages:
+                message.bounds = bounds
             if self._namespace:
                 for message in messages:
                     message.within(self._namespace)

@@ -76,6 +76,9 @@ class FilterShare:
     """Since when nobody is there while the group has members."""
     expected_until_ms: int | None = None
     """So long after a start of the broker the members are expected back."""
+    kept_until_ms: int | None = None
+    """So long after a start the only share of a topic is kept beside one with another filter: its
+    members may come back later than those of a new release."""
 
     @property
     def is_there(self) -> bool:
@@ -198,7 +201,7 @@ class FilterShares(Generic[K]):
         """Bring the shares of a topic up to date; `leavers` are twins of whom a member has left."""
         shares = entry.topics.setdefault(topic, [])
         is_online = bool(entry.twins_of)
-        if wanted and len(shares) == 1 and self._was_alone(shares[0], wanted):
+        if wanted and len(shares) == 1 and self._was_alone(shares[0], wanted, now_ms):
             self._drop(group, entry, topic, shares[0])
         ended: list[FilterShare] = []
         for share in list(shares):
@@ -208,7 +211,7 @@ class FilterShares(Generic[K]):
                     shares.remove(share)
                     shares.append(share)
                 share.counts, share.absent_since_ms = present.counts, None
-                share.expected_until_ms = None
+                share.expected_until_ms = share.kept_until_ms = None
             elif share.counts:
                 has_left = not is_online or bool(leavers.intersection(share.counts))
                 if not has_left or (len(shares) > 1 and not self._queues(group, topic, share)):
@@ -225,8 +228,10 @@ class FilterShares(Generic[K]):
         self._fold(group, topic, shares, now_ms)
 
     @staticmethod
-    def _was_alone(share: FilterShare, wanted: Mapping[str, FilterShare]) -> bool:
+    def _was_alone(share: FilterShare, wanted: Mapping[str, FilterShare], now_ms: int) -> bool:
         """Whether the whole group was away and comes back with another filter."""
+        if share.kept_until_ms is not None and now_ms < share.kept_until_ms:
+            return False
         return not share.counts and share.absent_since_ms is None and share.key not in wanted
 
     @staticmethod
@@ -514,15 +519,18 @@ class FilterShares(Generic[K]):
         """Take the shares of a broker's life before; nobody is there yet.
 
         A share has some `expected_until_ms` if its members were there.  They are expected back for
-        a while: until then their messages wait for them, and nobody reads anything again.
+        a while: until then their messages wait for them, and nobody reads anything again.  The only
+        share of a topic takes no message from a member with another filter that comes first; what
+        that one does not want waits.
         """
         self._groups = dict(groups)
         for entry in self._groups.values():
             for shares in entry.topics.values():
                 for share in shares:
                     if share.expected_until_ms is not None:
-                        is_alone = len(shares) == 1
-                        share.expected_until_ms = None if is_alone else now_ms + EXPECTED_MS
+                        is_alone, until_ms = len(shares) == 1, now_ms + EXPECTED_MS
+                        share.expected_until_ms = None if is_alone else until_ms
+                        share.kept_until_ms = until_ms if is_alone else None
 
 
 def _reader(group: str, share: FilterShare) -> str:

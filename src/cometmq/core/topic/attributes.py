@@ -103,7 +103,12 @@ GROUP_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
         missing="pop consumption, which it steers, is not part of this version",
     ),
     "subscription.strict": Attribute(choices=("true", "false")),
+    "backlog.drop.age.ms": Attribute(minimum=1_000, maximum=_INT64_MAX),
+    "backlog.drop.lag": Attribute(minimum=1, maximum=_INT64_MAX),
+    "backlog.fresh.share": Attribute(minimum=1, maximum=99),
+    "backlog.fresh.lag": Attribute(minimum=1, maximum=_INT64_MAX),
 }
+"""Those of ``backlog.`` are ours (core.group.backlog_rules)."""
 
 
 def parse_attribute_changes(text: str | None) -> dict[str, str]:

@@ -28,8 +28,8 @@ from cometmq.testing.simulate.shrink import shrink
 from cometmq.testing.simulate.workloads import WORKLOADS, Workload
 
 __all__ = [
+    "CONSUMPTION",
     "FAULTS",
-    "NOT_DRAWN",
     "PATTERNS",
     "WORKLOADS",
     "CheckFailed",
@@ -44,8 +44,9 @@ __all__ = [
 
 PATTERNS: Final = ("flows", "ledger", "mails", "numbered", "orders")
 """The kinds around a broker.  Every fifth seed draws from them, the other seeds from the others."""
-NOT_DRAWN: Final = ("released",)
-"""Kinds that a plan names itself, so that recorded seeds keep their meaning."""
+CONSUMPTION: Final = ("fresh", "priority", "released", "rescue", "why")
+"""The kinds about who gets what.  Seeds that end with 7 draw from them, other seeds do not, so that
+recorded seeds keep their meaning."""
 _OFTEN: Final = {"ledger": 0.4, "numbered": 0.4}
 """Kinds that are added to a plan with this chance: what they look for shows in few runs."""
 _SQL: Final = frozenset({"flows", "ledger", "orders"})
@@ -57,8 +58,10 @@ def plan_of(seed: int) -> Plan:
     Kinds with a SQL database are drawn where SQLAlchemy is installed (extra ``patterns``).
     """
     faults = tuple(FAULTS)
+    if seed % 10 == 7:
+        return Plan.of(seed, CONSUMPTION, faults, kinds_min=1, kinds_max=2)
     if seed % 5 != 4:
-        others = (*PATTERNS, *NOT_DRAWN)
+        others = (*PATTERNS, *CONSUMPTION)
         return Plan.of(seed, [name for name in WORKLOADS if name not in others], faults)
     has_sql = find_spec("sqlalchemy") is not None
     kinds = [name for name in PATTERNS if has_sql or name not in _SQL]

@@ -240,6 +240,7 @@ class BrokerPart:
             await broker.start()
             broker.staging.publisher.at = hooks.at(node, "staging")
             broker.transactions.at = hooks.at(node, "transaction")
+            broker.services.backlog.copier.at = lambda step: hooks.reach(node, step)
             broker.state.store.mover.at = lambda step: hooks.reach(node, step)
             if broker.services.timers is not None:
                 broker.services.timers.at = lambda step: hooks.reach(node, step)

@@ -32,6 +32,7 @@ SERVICE_STEPS: Final = frozenset(
         *(f"transaction.{step}" for step in ("check.pushed", "check.put_back", "discard.put")),
         *(f"transaction.{step}" for step in ("offset.half", "offset.op", "op.before", "op.put")),
         *(f"transaction.{step}" for step in ("commit.put", "half.put")),
+        *(f"backlog.{step}" for step in ("copied", "skipped")),
         *(f"gateway.{step}" for step in ("brought", "due", "held", "taken")),
     }
 )

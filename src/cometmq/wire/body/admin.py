@@ -48,6 +48,7 @@ __all__ = [
     "OffsetWrapper",
     "TopicOffset",
     "TopicStats",
+    "consume_stats_from_json",
     "consume_stats_to_json",
     "decode_consume_stats",
     "decode_consumer_connection",
@@ -413,8 +414,12 @@ def encode_consume_stats(stats: ConsumeStats) -> bytes:
 
 def decode_consume_stats(raw: bytes) -> ConsumeStats:
     """Return the progress of a body."""
+    return consume_stats_from_json(loads_object(raw, "ConsumeStats"))
+
+
+def consume_stats_from_json(data: Mapping[Any, Any]) -> ConsumeStats:
+    """Return the progress of a JSON object."""
     body = "ConsumeStats"
-    data = loads_object(raw, body)
     return ConsumeStats(
         {
             queue: OffsetWrapper(

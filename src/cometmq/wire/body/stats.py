@@ -11,7 +11,11 @@ from typing import Any, Final
 
 from cometmq.model.group import SubscriptionData
 from cometmq.model.queue import MessageQueue
-from cometmq.wire.body.admin import ConsumeStats, consume_stats_to_json
+from cometmq.wire.body.admin import (
+    ConsumeStats,
+    consume_stats_from_json,
+    consume_stats_to_json,
+)
 from cometmq.wire.body.client import subscription_from_json, subscription_to_json
 from cometmq.wire.body.fields import (
     bool_field,
@@ -34,6 +38,7 @@ __all__ = [
     "StatsWindows",
     "TopicSubscription",
     "UnitView",
+    "decode_broker_consume_stats",
     "decode_consume_queue_view",
     "decode_correction_offsets",
     "decode_group_forbidden",
@@ -238,6 +243,17 @@ def encode_broker_consume_stats(
             ),
         }
     )
+
+
+def decode_broker_consume_stats(raw: bytes) -> dict[str, list[ConsumeStats]]:
+    """Return the progress of each group of a body."""
+    body = "ConsumeStatsList"
+    groups: dict[str, list[ConsumeStats]] = {}
+    for table in list_field(loads_object(raw, body), body, "consumeStatsList"):
+        for group in table:
+            items = [consume_stats_from_json(item) for item in list_field(table, body, group)]
+            groups.setdefault(str(group), []).extend(items)
+    return groups
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from enum import IntEnum, StrEnum
 import msgspec
 
 from cometmq.errors import CodecError
+from cometmq.wire.extensions.backlog import SkippedView
 from cometmq.wire.header.header import Header, Int32, Int64
 
 __all__ = ["MemberView", "PullOutcome", "WhyBody", "WhyCode", "WhyHeader"]
@@ -32,6 +33,8 @@ class PullOutcome(StrEnum):
     WAITS = "waits"
     """Members with the same filter get the messages of this queue."""
     REFUSED = "refused"
+    SKIPPED = "skipped"
+    """The group passes over the message in a backlog."""
     GONE = "gone"
     """The queue does not have the offset, or not any more."""
 
@@ -72,6 +75,8 @@ class WhyBody(msgspec.Struct, rename="camel"):
     acknowledged_ms: int | None = None
     absent_filters: list[str] = []
     """Filters of the group whose members are away and that want the message."""
+    skipped: SkippedView | None = None
+    """The range of messages that the group passes over and that has this one."""
 
     def encode(self) -> bytes:
         """Return the body."""

@@ -8,6 +8,7 @@ from tests.unit.broker.harness import Client, scenario
 from cometmq.broker import Broker
 from cometmq.codec.properties import encode_properties_text
 from cometmq.core.filter.tag_filter import parse_subscription
+from cometmq.core.group.skipped_ranges import SkipReason
 from cometmq.model.flags import PERM_READ, PERM_WRITE
 from cometmq.model.group import SubscriptionData, SubscriptionGroupConfig
 from cometmq.model.topic import TopicConfig
@@ -38,13 +39,19 @@ async def ask(client: Client, group: str, topic: str, queue_id: int, offset: int
 
 
 def disturb(broker: Broker, chance: random.Random, group: str) -> None:
-    """What an operator may do: close the group, the topic or one for the other."""
+    """What an operator may do: close the group or the topic, forbid it, skip messages."""
     now_ms, state = broker.env.clock.now_ms(), broker.state
     step = chance.random()
     if step < 0.1:
         state.groups.put(SubscriptionGroupConfig(group, consume_enable=False), now_ms)
     elif step < 0.2:
         state.groups.forbid_reading(group, "t", True, now_ms)
+    elif step < 0.5:
+        for queue_id in range(QUEUES):
+            begin = chance.randrange(MESSAGES // 2)
+            end = chance.randrange(begin, MESSAGES) + 1
+            why = chance.choice(list(SkipReason))
+            state.skipped.skip(group, "t", queue_id, begin, end, why, now_ms, {}).is_saved = True
     perm = PERM_WRITE if step > 0.9 else PERM_READ | PERM_WRITE
     state.topics.put(TopicConfig("t", QUEUES, QUEUES, perm), now_ms)
 

@@ -332,3 +332,32 @@ def test_no_life_of_a_group_loses_a_message(seed: int) -> None:
     model = Model(seed)
     model.run(120)
     assert model.lost() == []
+
+
+def test_a_release_that_comes_first_after_a_restart_takes_no_message_from_the_old_one() -> None:
+    """The broker was killed; the new member is back before the old one, which wants more."""
+    shares = shares_of()
+    shares.update("g", {"old": wishes(t="A || B")}, 0)
+    for queue_id in range(QUEUES):
+        shares.commit_all("g", "t", queue_id, ConsumerOffset(1), 0)
+    saved = shares.all()
+    for entry in saved.values():
+        entry.twins_of.clear()
+        entry.wishes_of.clear()
+        for share in (one for each in entry.topics.values() for one in each):
+            share.counts, share.expected_until_ms = {}, 0
+    again = FilterShares[str](shares.offsets, ConsumerOffsetTable())
+    again.restore(saved, 1_000)
+    again.update("g", {"new": wishes(t="A")}, 2_000)
+    part = part_of(again, "t", "new")
+    assert part.seniors == ()  # it gets every message that it wants at once
+    again.commit(part, "g", "t", 0, ConsumerOffset(9), 2_000)
+    assert again.offsets.query("g", "t", 0) == 1
+    again.update("g", {"new": wishes(t="A"), "old": wishes(t="A || B")}, 3_000)
+    old = part_of(again, "t", "old")
+    assert again.offset_of(old, "g", "t", 0) == 1
+    assert [item.sub_string for (item,) in old.seniors] == ["A"]
+    late = FilterShares[str](shares.offsets, ConsumerOffsetTable())
+    late.restore(again.all(), 0)
+    late.update("g", {"new": wishes(t="A")}, 10**9)
+    assert late.is_split("g")  # both were there

@@ -155,6 +155,18 @@ class ScheduleService:
             cursor.due_ms = now_ms + self._state.delay.delay_ms(level)
             self._arm(now_ms)
 
+    def next_due_ms(self) -> int | None:
+        """Return when the first message is due; None when nothing waits."""
+        due = [cursor.due_ms for cursor in self._levels.values() if cursor.due_ms is not None]
+        return min(due, default=None)
+
+    def look_again(self) -> None:
+        """Deliver what is due now, after the clock was set forward."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._is_stopped:
+            self._tick()
+
     def next_offsets(self) -> dict[int, int]:
         """Map every level to the queue offset of the next message it delivers."""
         return {level: cursor.next_offset for level, cursor in self._levels.items()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import logging
 from itertools import islice
-from math import inf
+from math import ceil, inf
 from typing import TYPE_CHECKING, Final
 
 from cometmq.errors import MessageIllegal, StoreError
@@ -30,6 +30,8 @@ log = logging.getLogger("cometmq.broker")
 
 RUN_COUNT: Final = 128
 """Messages delivered in one turn of the loop."""
+BURST_MS: Final = 10
+"""With a rate (timerDeliverRate), the messages of so long a time may go at once."""
 READY_MAX: Final = 16_384
 READY_BYTES_MAX: Final = 32 << 20
 
@@ -114,6 +116,8 @@ class TimerDelivery:
         self._numbers = 0
         self._bytes = 0
         self.near = Near(READY_MAX, READY_BYTES_MAX)
+        self._paid_ms = 0.0
+        """Up to this time the rate is used up."""
         self.delivered_count = 0
         """Messages put into their topics, or rolled, since the start."""
 
@@ -132,12 +136,24 @@ class TimerDelivery:
         return [ready.unit for _, _, ready in self._heap] + self.near.undelivered()
 
     def next_due_ms(self) -> float:
-        """Return when the first message is due; infinity when there is none."""
-        return min(self._heap[0][0] if self._heap else inf, self.near.next_due_ms())
+        """Return when the first message may be delivered; infinity when there is none."""
+        due_ms = min(self._heap[0][0] if self._heap else inf, self.near.next_due_ms())
+        rate = self._state.config.timer_deliver_rate
+        return due_ms if not rate else max(due_ms, ceil(self._paid_ms + 1000 / rate))
+
+    def _allowed(self, now_ms: int) -> int:
+        """Return how many messages the rate allows now."""
+        rate = self._state.config.timer_deliver_rate
+        if not rate:
+            return RUN_COUNT
+        self._paid_ms = max(self._paid_ms, now_ms - max(BURST_MS, 1000 / rate))
+        return min(RUN_COUNT, int((now_ms - self._paid_ms) * rate / 1000))
 
     def deliver(self, now_ms: int) -> bool:
         """Append one run of messages that are due; return whether the store took all of it."""
-        run = self._take_due(now_ms)
+        run = self._take_due(now_ms, self._allowed(now_ms))
+        if run and self._state.config.timer_deliver_rate:
+            self._paid_ms += len(run) * 1000 / self._state.config.timer_deliver_rate
         slots = self._slots
         if slots.recalls:
             due, run = run, []
@@ -157,10 +173,10 @@ class TimerDelivery:
             self.ready(ready)
         return done == len(run)
 
-    def _take_due(self, now_ms: int) -> list[Ready]:
+    def _take_due(self, now_ms: int, count_max: int) -> list[Ready]:
         heap, near = self._heap, self.near
         run: list[Ready] = []
-        while (room := RUN_COUNT - len(run)) > 0:
+        while (room := count_max - len(run)) > 0:
             # A message in the heap was sent before its slot was loaded, so before those in `near`.
             if heap and heap[0][0] <= min(now_ms, near.next_due_ms()):
                 ready = heapq.heappop(heap)[2]

@@ -51,6 +51,14 @@ class OpenSlots:
             self._outstanding[slot_ms] -= count
         self._touched.update(counts)
 
+    def overdue_count(self, now_ms: int) -> int:
+        """Count what is outstanding of open slots whose time has passed."""
+        return sum(
+            count
+            for slot_ms, count in self._outstanding.items()
+            if slot_ms + self.precision_ms <= now_ms
+        )
+
     def last_touched_ms(self) -> int | None:
         """Return the last open slot of which something was delivered."""
         return max([slot_ms for slot_ms in self._touched if slot_ms >= self.read_ms], default=None)

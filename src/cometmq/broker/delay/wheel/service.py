@@ -134,9 +134,29 @@ class TimerService:
         """Return how far the first slot that is not done with lies behind the clock."""
         return max(0, now_ms - self.read_ms)
 
+    def look_again(self) -> None:
+        """Deliver what is due now, after the clock was set forward."""
+        self._soon()
+
     def pending_count(self) -> int:
         """Count the messages in slots that are not done with.  Reads the whole wheel."""
         return max(0, self._book.wheel.count_from(self.read_ms))
+
+    def overdue(self, now_ms: int) -> Callable[[], int]:
+        """Count the messages whose slot has passed and that are not delivered.
+
+        The result counts those of slots that are not open yet, in a worker: a start after a long
+        stop finds many of them.
+        """
+        slots, wheel = self._slots, self._book.wheel
+        count, begin_ms = slots.overdue_count(now_ms), slots.open_to_ms
+        step_ms = slots.precision_ms
+
+        def add() -> int:
+            closed = [wheel.get(slot_ms) for slot_ms in range(begin_ms, now_ms - step_ms, step_ms)]
+            return count + sum(slot.message_count for slot in closed if slot is not None)
+
+        return add
 
     def slot_count(self, out_ms: int) -> int:
         """Count the messages of one slot."""

@@ -11,6 +11,8 @@ from cometmq.testing.simulate.workloads.asked import AskedWorkload
 from cometmq.testing.simulate.workloads.backlog import BacklogWorkload
 from cometmq.testing.simulate.workloads.base import Workload
 from cometmq.testing.simulate.workloads.broadcast import BroadcastWorkload
+from cometmq.testing.simulate.workloads.consumption.judged import PriorityWorkload, WhyWorkload
+from cometmq.testing.simulate.workloads.consumption.rescue import FreshWorkload, RescueWorkload
 from cometmq.testing.simulate.workloads.delayed import DelayedWorkload
 from cometmq.testing.simulate.workloads.filtered import (
     BitmapsWorkload,
@@ -51,6 +53,7 @@ WORKLOADS: Final[dict[str, type[Workload]]] = {
         DelayedWorkload,
         FilteredWorkload,
         FlowsWorkload,
+        FreshWorkload,
         GatewayWorkload,
         GlobalOrderedWorkload,
         GroupOrderedWorkload,
@@ -62,13 +65,16 @@ WORKLOADS: Final[dict[str, type[Workload]]] = {
         OrdersWorkload,
         ParkedWorkload,
         PlainWorkload,
+        PriorityWorkload,
         QueueOrderWorkload,
         RecalledWorkload,
         ReleasedWorkload,
+        RescueWorkload,
         ResetWorkload,
         RetriesWorkload,
         StagingWorkload,
         TimedWorkload,
         TransactionsWorkload,
+        WhyWorkload,
     )
 }

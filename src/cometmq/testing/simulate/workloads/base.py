@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
+from cometmq.client.admin.admin import Admin
 from cometmq.client.consumer.push_consumer import PushConsumer
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.producer.producer import Producer
@@ -108,6 +109,14 @@ class Workload:
             instance_name=f"{self.name}-producer{number}",
             client_ip=node.address,
             retries=0,
+            timeout_ms=1_500,
+            env=node.environment(),
+        )
+
+    def admin(self, node: Node) -> Admin:
+        """Make an admin client on a machine."""
+        return Admin(
+            name_server=self.cluster.name_server_address,
             timeout_ms=1_500,
             env=node.environment(),
         )

@@ -1,14 +1,12 @@
 """The pytest plugin: real clusters as fixtures, and tests in virtual time.
 
-Brokers are imported only when a test asks for them, since pytest loads plugins in every run.
-
-Enable it in `conftest.py`:
-
-    pytest_plugins = ["cometmq.testing.pytest_plugin"]
+pytest loads it in every run of an environment that has CometMQ, by the entry point of the package.
+So it imports nothing of the kit, nor asks for what the kit needs, until a test uses a fixture.
 
     def test_something(cometmq_cluster):
         with Producer("group", name_server=cometmq_cluster.name_server_address) as producer:
             ...
+        cometmq_cluster.pass_time(3600)
 
     @pytest.mark.cometmq_simulation(seeds=50)
     async def test_something_else(sim_cluster):
