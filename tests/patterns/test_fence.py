@@ -40,8 +40,10 @@ def running(
 ) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, str(WORKER), *addresses, name, how, step]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
-        yield worker
-        worker.kill()
+        try:
+            yield worker
+        finally:
+            worker.kill()
 
 
 def wait_for(worker: subprocess.Popen[str], line: str) -> list[str]:
