@@ -79,3 +79,23 @@ def test_the_first_of_a_lower_lane_waits_for_a_bounded_number_of_takes(
     order = taken(lanes, 200)
     bound = lower / share + 1
     assert all(order.index((lane, 0)) <= bound for lane in range(lower))
+
+
+def test_work_that_is_returned_is_the_next_one_again() -> None:
+    """A worker returns its work when its turn of the loop was long.
+
+    With handlers longer than a turn each take was undone once, and a share of a half never came to
+    a lower lane: its takes were those that were undone (seed 2767).
+    """
+    lanes = Lanes(0.5)
+    for number in range(20):
+        lanes.append(work(0, number))
+        lanes.append(work(2, number))
+    order: list[int] = []
+    for _ in range(20):
+        first = lanes.popleft()
+        lanes.appendleft(first)
+        again = lanes.popleft()
+        assert again is first
+        order.append(again[1][0])
+    assert order == [2, 0] * 10

@@ -334,6 +334,8 @@ class BacklogCopier:
                 log.error("copies of group %s cannot be looked for: %s", group, copies)
                 return
             copying.is_known = True
+            # Later copies must not make a restart look behind these.
+            end, ends = state.store.max_physical_offset, retry_ends(state, group)
             for item in entry.ranges:
                 queue = MessageQueue(item.topic, state.config.broker_name, item.queue_id)
                 copied = [
@@ -343,6 +345,7 @@ class BacklogCopier:
                 ]
                 if item.is_copied and copied:
                     state.skipped.copied(item, max(copied) + 1)
+                    copying.unflushed.append((item, max(copied) + 1, end, ends))
             self._soon()
 
         state.env.workers.submit(partial(_copies_behind, state, group, begins), done)

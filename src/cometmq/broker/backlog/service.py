@@ -33,6 +33,8 @@ TICK_S: Final = 1.0
 AGE_STEPS: Final = 10
 """Messages are dropped up to a tenth of the age late, so that ranges are few."""
 AGE_STEP_MS_MAX: Final = 60_000
+PASSED_MS: Final = 60_000
+"""For so long a member that has lost a queue may still commit there, and send the group back."""
 
 
 class BacklogService:
@@ -44,6 +46,8 @@ class BacklogService:
         self._rules: dict[str, BacklogRules] = {}
         self._rules_revision = -1
         self._age_due_ms: dict[str, int] = {}
+        self._passing_ms: dict[tuple[str, str, int], int] = {}
+        """Since when a group goes on behind ranges of a queue that pulls may still meet."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
         self._rules_due_ms = 0
@@ -121,7 +125,7 @@ class BacklogService:
             if obstacle(self._state, group) is None:
                 self._apply(group, rules, now_ms)
         for group in list(self._state.skipped.all()):
-            self._tidy(group)
+            self._tidy(group, now_ms)
 
     def _apply(self, group: str, rules: BacklogRules, now_ms: int) -> None:
         for queue in list(queues_of(self._state, group)):
@@ -171,11 +175,14 @@ class BacklogService:
 
         state.env.workers.submit(search, done)
 
-    def _tidy(self, group: str) -> None:
+    def _tidy(self, group: str, now_ms: int) -> None:
         state = self._state
         for topic, queue_id in {(r.topic, r.queue_id) for r in state.skipped.ranges_of(group)}:
             committed = state.offsets.query(group, topic, queue_id) or 0
-            if state.skipped.would_pass(group, topic, queue_id, committed):
+            key = group, topic, queue_id
+            if not state.skipped.would_pass(group, topic, queue_id, committed):
+                self._passing_ms.pop(key, None)
+            elif now_ms - self._passing_ms.setdefault(key, now_ms) >= PASSED_MS:
                 # After a kill the group goes on from what the file has.
                 passed = partial(self._passed, group, topic, queue_id, committed)
                 state.when_offsets_saved(passed)

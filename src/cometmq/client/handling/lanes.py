@@ -24,7 +24,7 @@ class Lanes:
             at most 1.
     """
 
-    __slots__ = ("_busy", "_credit", "_lanes", "_last_low", "_low_share", "_top")
+    __slots__ = ("_before", "_busy", "_credit", "_lanes", "_last_low", "_low_share", "_top")
 
     def __init__(self, low_share: float) -> None:
         self._lanes: dict[int, deque[Work]] = {}
@@ -35,6 +35,8 @@ class Lanes:
         self._low_share = low_share
         self._credit = 0.0
         self._last_low = 0
+        self._before = 0.0, 0
+        """Credit and last lower lane before the last take."""
 
     def __len__(self) -> int:
         return sum(map(len, self._lanes.values()))
@@ -62,8 +64,9 @@ class Lanes:
         self._lane(work).append(work)
 
     def appendleft(self, work: Work) -> None:
-        """Return work to the front of its lane."""
+        """Undo the last take: the work is the next one again."""
         self._lane(work).appendleft(work)
+        self._credit, self._last_low = self._before
 
     def extend(self, items: Sequence[Work]) -> None:
         """Add work of one queue behind its lane."""
@@ -77,6 +80,7 @@ class Lanes:
             IndexError: there is none.
         """
         if len(self._busy) > 1:
+            self._before = self._credit, self._last_low
             self._credit += self._low_share
             if self._credit >= 1:
                 return self._pop_low()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from cometmq.core.group.skipped_ranges import SkipReason
 from cometmq.errors import ConfigError
 from cometmq.model import MessageQueue, SubscriptionGroupConfig
 from cometmq.model.message import Message
@@ -149,3 +150,17 @@ def test_labels_that_are_none_stop_the_start() -> None:
         threaded_cluster(SETTINGS | {"metricsLabel": "room"}),
     ):
         pass
+
+
+def test_timers_and_backlogs_have_their_figures(cluster: EmbeddedCluster) -> None:
+    """A group that passed over messages, and how many timers are overdue."""
+    state = cluster.standalone.broker.state
+    now_ms = state.env.clock.now_ms()
+    state.skipped.skip("behind", "Figures", 0, 3, 10, SkipReason.RESCUE, now_ms, {})
+    cluster.standalone.broker.services.backlog.skipped_counts["behind", SkipReason.RESCUE] = 7
+    samples = scrape(cluster)
+    assert values(samples, "cometmq_skipped_waiting_messages", consumer_group="behind") == [7]
+    assert values(samples, "cometmq_skipped_messages_total", reason="rescue") == [7]
+    assert values(samples, "cometmq_timer_overdue_messages") == [0]
+    assert values(samples, "cometmq_timer_deliver_rate") == [0]
+    state.skipped.forget("behind")
