@@ -64,7 +64,8 @@ async def order(visit: Visit) -> Response:
         else:
             raise ConfigError("the order is retry or skip")
     what_for = "to be consumed again" if visit.form("order") == "retry" else "given up"
-    return visit.go("/parked", f"{name}: {messages:,} messages {what_for}.")
+    many = f"{messages:,} message{'s' if messages != 1 else ''}"
+    return visit.go("/parked", f"{name}: {many} {what_for}.")
 
 
 PAGES: Final = (
