@@ -149,6 +149,8 @@ def _compiled(name: str, jars: str, *folders: str) -> Path:
 def _java_driver(version: str, home: Path, *, is_binary: bool) -> list[str]:
     jars = f"{_fetch('rocketmq-client', version)}/*"
     classes = _compiled(f"driver-java-{version}", jars, "src")
+    if version.startswith("4."):  # what signs requests was in an artifact of its own
+        jars += f":{_fetch('rocketmq-acl', version)}/*"
     # The client writes logs and broadcasting offsets below the user's home.
     options = [f"-Duser.home={home}", f"-Drocketmq.client.logRoot={home}/logs"]
     if is_binary:
