@@ -100,7 +100,7 @@ def test_a_rescue_copies_what_no_member_has(cometmq: Run, cluster: EmbeddedClust
         with Admin(name_server=cluster.name_server_address) as admin:
             assert len(admin.topic_offsets("%RETRY%rescued")) == 2
         held.go_on.set()
-        cluster.until(lambda: len(held.bodies) == 60)
+        cluster.until(lambda: len(held.bodies) == 60, 60)
     assert len(set(held.bodies)) == 60
 
 
@@ -112,13 +112,13 @@ def test_dropped_messages_are_replayed(cometmq: Run, cluster: EmbeddedCluster) -
         def is_dropped() -> bool:
             return bool(rows(cometmq("group", "skipped", "dropped", "--json")))
 
-        cluster.until(is_dropped)
+        cluster.until(is_dropped, 60)
         (row,) = rows(cometmq("group", "skipped", "dropped", "--json"))
         assert (row["state"], row["because_of"], row["left"]) == ("dropped", "lag", row["messages"])
         cometmq("group", "backlog", "dropped", "--off")
         cometmq("group", "replay", "dropped", "Dropped")
         held.go_on.set()
-        cluster.until(lambda: len(held.bodies) == 60)
+        cluster.until(lambda: len(held.bodies) == 60, 60)
     assert len(set(held.bodies)) == 60
 
 
@@ -138,7 +138,8 @@ def test_the_lag_of_all_groups(cometmq: Run, cluster: EmbeddedCluster) -> None:
     """Most first; with the first cause and what to do."""
     with Held(cluster, "Lagging", "lagging", 30) as held:
         cluster.until(
-            lambda: "lagging" in {row["group"] for row in rows(cometmq("group", "lag", "--json"))}
+            lambda: "lagging" in {row["group"] for row in rows(cometmq("group", "lag", "--json"))},
+            60,
         )
         listing = rows(cometmq("group", "lag", "--explain", "--json"))
         (row,) = [row for row in listing if row["group"] == "lagging"]
