@@ -80,6 +80,8 @@ class _Copying:
     """Range, next offset, end of the log and ends of the retry topic behind each batch."""
     turn: int = 0
     """Chooses the queue of the retry topic."""
+    queue_count: int = 1
+    """So many queues of it get copies."""
     handed: int | None = None
     """New messages handed out until the last look."""
     due: float = 0.0
@@ -152,6 +154,10 @@ class BacklogCopier:
         if not copying.is_known:
             self._look_for_copies(group, copying)
             return WAIT_S
+        queue_count = self._retry_queue_count(group, now_ms)
+        if queue_count is None:
+            return WAIT_S
+        copying.queue_count = queue_count
         online = self._state.consumers.get(group)
         assert online is not None
         items = self._state.skipped.to_copy(group)
@@ -211,7 +217,7 @@ class BacklogCopier:
         allow_cold: bool = False,
     ) -> int | None:
         """Copy some messages of a range; return how many, None when a worker reads them first."""
-        state, retries = self._state, retry_topic(group)
+        state = self._state
         result = state.store.get(
             item.topic,
             item.queue_id,
@@ -256,11 +262,10 @@ class BacklogCopier:
             )
         takes = wants(subscription)
         made, begin = 0, item.next_offset
-        config = state.ensure_topic(retries, 1, now_ms)
         for message in _records(result):
             if message.queue_offset >= item.end or not takes(message.properties):
                 continue
-            queue_id = copying.turn % max(1, config.write_queue_count)
+            queue_id = copying.turn % copying.queue_count
             if not self._put(group, item, message, queue_id, now_ms):
                 following = message.queue_offset
                 break
@@ -284,6 +289,18 @@ class BacklogCopier:
                 item.end - 1,
             )
         return made
+
+    def _retry_queue_count(self, group: str, now_ms: int) -> int | None:
+        """Return how many queues the group's retry topic has; None until a restart knows them.
+
+        It would not know queues that the topic has got just now, nor the copies in them.
+        """
+        state, topic = self._state, retry_topic(group)
+        config = state.ensure_topic(topic, 1, now_ms)
+        if not state.is_topic_saved(topic):
+            state.when_topics_saved(lambda failure: None if failure else self._soon())
+            return None
+        return max(1, config.write_queue_count)
 
     def _put(
         self, group: str, item: SkippedRange, message: StoredMessage, queue_id: int, now_ms: int
