@@ -90,6 +90,7 @@ sim-long:  ## new seeds for MINUTES minutes, from START on or from a random one
 
 planted:  ## look for each planted bug from seed 0 on, and print how many seeds it took; ARGS="--only torn"
 	$(BIN)python -m tests.planted.search $(ARGS)
+	$(BIN)python -m tests.planted.replica_sets
 
 lock:  ## resolve again and export the hashed requirements
 	$(BIN)uv lock

@@ -29,6 +29,7 @@ from cometmq.sync import Admin
 from cometmq.testing.cluster import threaded_cluster
 from cometmq.wire.command.codes import RequestCode as Code
 from cometmq.wire.command.command import RemotingCommand, encode_command
+from cometmq.wire.extensions.adopt import ADOPT, DESCRIBE_REPLICA
 from cometmq.wire.extensions.backlog import BacklogCode
 from cometmq.wire.extensions.bulk_pull import BulkPullCode
 from cometmq.wire.extensions.log_range import LogRangeCode
@@ -76,7 +77,7 @@ _OWN_NAMES: Final = {
     int(code): code.name
     for kind in (BacklogCode, BulkPullCode, LogRangeCode, StagingCode, WhyCode)
     for code in kind
-} | {int(STEP_DOWN): "STEP_DOWN"}
+} | {STEP_DOWN: "STEP_DOWN", ADOPT: "ADOPT", DESCRIBE_REPLICA: "DESCRIBE_REPLICA"}
 _REFUSED: Final = 16
 _MISSING: Final = re.compile(r"no permission to access (\S+) from")
 
@@ -120,6 +121,8 @@ def _needs_text(find: Needs, code: int, cluster: str) -> str:
         return "super users"
     texts = [
         f"{' or '.join(action.name.title() for action in need.actions)} of {need.resource}"
+        if need.actions
+        else "super users"
         for need in needs
     ]
     return "; ".join(texts) or "a signature"

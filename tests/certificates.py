@@ -23,10 +23,16 @@ class Authority:
         self._name = name
         self.ca = self._make(name, "-addext", "basicConstraints=critical,CA:TRUE")[0]
 
-    def sign(self, name: str, host: str = "IP:127.0.0.1") -> tuple[str, str]:
-        """Make a certificate for ``host``; return its file and that of its key."""
+    def sign(
+        self, name: str, host: str = "IP:127.0.0.1", subject: str | None = None
+    ) -> tuple[str, str]:
+        """Make a certificate for ``host``; return its file and that of its key.
+
+        Without a ``subject`` it has its name as common name.
+        """
         return self._make(
             name,
+            *(() if subject is None else ("-subj", subject)),
             *("-CA", self.ca, "-CAkey", str(self._folder / f"{self._name}.key")),
             *("-addext", f"subjectAltName={host}", "-addext", "basicConstraints=CA:FALSE"),
         )

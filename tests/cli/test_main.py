@@ -115,7 +115,17 @@ def test_completion_script(shell: str) -> None:
         (("cometmq", "pro"), {"produce", "profile"}),
         (
             ("cometmq", "topic", ""),
-            {"list", "create", "delete", "route", "status", "grow", "shrink", "growth"},
+            {
+                "list",
+                "create",
+                "delete",
+                "route",
+                "status",
+                "grow",
+                "shrink",
+                "growth",
+                "when-away",
+            },
         ),
         (("cometmq", "completion", ""), {"bash", "zsh", "fish"}),
         (("cometmq", "topic", "create", "--q"), {"--queues"}),

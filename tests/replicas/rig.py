@@ -22,9 +22,9 @@ from typing import Final
 
 import cometmq
 from cometmq import Message
-from cometmq.client.admin.controllers import controller_status
+from cometmq.client.admin.controllers import ControllerAdmin
+from cometmq.codec.ids import decode_offset_message_id
 from cometmq.errors import CometError
-from cometmq.net.env import system_environment
 from cometmq.wire.body.controller import SetReplicas
 
 __all__ = ["Machine", "Rig", "missing", "rig"]
@@ -65,14 +65,22 @@ class Machine:
         bridge: the device that connects the machines.
         address: of this machine.
         command: what runs on it.
+        environment: what its process gets beside the test's.
     """
 
     def __init__(
-        self, name: str, bridge: str, address: str, folder: Path, command: list[str]
+        self,
+        name: str,
+        bridge: str,
+        address: str,
+        folder: Path,
+        command: list[str],
+        environment: dict[str, str] | None = None,
     ) -> None:
         self.space, self.link = f"{bridge}-{name}", f"{bridge}{name}"
         self.address = address
         self._command = command
+        self._environment = {**os.environ, **(environment or {})}
         self._log = folder / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
         ip("netns", "add", self.space)
@@ -97,6 +105,7 @@ class Machine:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                env=self._environment,
                 # `ip netns exec` becomes the command, so signals reach it.
                 start_new_session=True,
             )
@@ -167,7 +176,11 @@ class Rig:
     controller: Machine
     brokers: list[Machine]
     folder: Path
+    add: Callable[[str, int, list[str]], Machine]
+    """Makes and starts a machine with a name, the last number of its address, and its command."""
     acknowledged: set[bytes] = field(default_factory=set)
+    ends: dict[bytes, int] = field(default_factory=dict)
+    """By body: where in the log an acknowledged message begins."""
     answered: list[tuple[float, float]] = field(default_factory=list)
     """When each acknowledged send began and ended."""
     faults: list[str] = field(default_factory=list)
@@ -180,9 +193,8 @@ class Rig:
     async def state(self) -> SetReplicas | None:
         """The set as the controller shows it; None while it does not."""
         try:
-            found = await controller_status(
-                system_environment(), [f"{self.controller.address}:9877"], [SET], 2000
-            )
+            async with ControllerAdmin([f"{self.controller.address}:9877"], 2000) as controllers:
+                found = await controllers.status([SET])
         except CometError:
             return None
         return found.sets.get(SET)
@@ -235,6 +247,7 @@ class Rig:
                         continue
                     if result.status.name == "SEND_OK":
                         self.acknowledged.add(body)
+                        self.ends[body] = decode_offset_message_id(result.offset_message_id)[1]
                         self.answered.append((began, time.monotonic()))
                     await asyncio.sleep(0.005)
 
@@ -281,8 +294,18 @@ class Rig:
 
 
 @contextlib.contextmanager
-def rig(folder: Path, *, settings: dict[str, str] | None = None) -> Iterator[Rig]:
-    """Run a set; everything of it is removed at the end."""
+def rig(
+    folder: Path,
+    *,
+    settings: dict[str, str] | None = None,
+    environment: Callable[[str], dict[str, str]] = lambda name: {},
+) -> Iterator[Rig]:
+    """Run a set; everything of it is removed at the end.
+
+    Args:
+        settings: of the brokers.
+        environment: what the process of the machine with a name gets.
+    """
     number = next(_NUMBERS)
     bridge, net = f"cmq{os.getpid() % 1000}x{number}", f"10.{200 + number % 50}.{os.getpid() % 250}"
     ip("link", "add", bridge, "type", "bridge")
@@ -292,9 +315,10 @@ def rig(folder: Path, *, settings: dict[str, str] | None = None) -> Iterator[Rig
         ip("link", "set", bridge, "up")
 
         def machine(name: str, host: int, command: list[str]) -> Machine:
-            made = Machine(
-                name, bridge, f"{net}.{host}", folder, [sys.executable, "-m", "cometmq", *command]
-            )
+            return started(name, host, [sys.executable, "-m", "cometmq", *command])
+
+        def started(name: str, host: int, command: list[str]) -> Machine:
+            made = Machine(name, bridge, f"{net}.{host}", folder, command, environment(name))
             stack.callback(made.remove)
             made.start()
             return made
@@ -335,4 +359,4 @@ def rig(folder: Path, *, settings: dict[str, str] | None = None) -> Iterator[Rig
             )
             for number in range(3)
         ]
-        yield Rig(names, controller, brokers, folder)
+        yield Rig(names, controller, brokers, folder, started)

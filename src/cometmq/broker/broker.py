@@ -30,6 +30,7 @@ from cometmq.broker.replication.set_master import SetMaster
 from cometmq.broker.services import Services, build_services, handlers
 from cometmq.broker.transaction.service import TransactionService
 from cometmq.codec.ids import HOST_V4_BYTES, encode_host
+from cometmq.core.access.accounts import Accounts
 from cometmq.errors import CometError, ConfigError, LocalProtocolError, StoreClosed
 from cometmq.extras import require
 from cometmq.model.names import STATE_TOPIC
@@ -37,7 +38,7 @@ from cometmq.net.env import Environment
 from cometmq.net.network import format_address, local_ip
 from cometmq.net.server import Handler, RemotingServer, Run, ServerConnection, first_of
 from cometmq.net.tls_server import secured
-from cometmq.server.access.access import Access
+from cometmq.server.access.access import ACCOUNTS_FILE, Access
 from cometmq.server.access.guard import AccessGuard
 from cometmq.store.base.disk import Disk
 from cometmq.store.base.results import RecoveryReport
@@ -241,7 +242,7 @@ class Broker:
                 self._replicas.serve(services.state.barrier)
             table = handlers(services, self._disk, self._config_path)
             if self._access is not None:
-                self._access.open(self.env, self._disk, f"{config.store_path()}/config")
+                self._open_accounts(self._access, services)
                 needs = broker_needs(services.transactions.halves)
                 self.guard, table = self._access.guard(table, needs, config.broker_cluster_name)
                 self._access.follow()
@@ -280,6 +281,21 @@ class Broker:
         if is_fast:
             server.runs = {SendCommand: send_run, EndCommand: end_run}
             server.front = first_of(send_front, pull_front)
+
+    def _open_accounts(self, access: Access, services: Services) -> None:
+        """Load the accounts; in a replica set they are those of its master."""
+        journal, follower = services.journal, services.state_follower
+        access.open(
+            self.env,
+            self._disk,
+            f"{self._config.store_path()}/config",
+            None if journal is None else journal.file(ACCOUNTS_FILE),
+        )
+        accounts = access.accounts
+        if access.file is not None and services.seat is not None:
+            services.files.add(ACCOUNTS_FILE, access.file)
+        if follower is not None and accounts is not None and services.following is not None:
+            follower.watch(ACCOUNTS_FILE, lambda data: accounts.take(Accounts.from_json(data)))
 
     def _make_store(self) -> MessageStore:
         try:

@@ -74,6 +74,14 @@ _UNSETTLED: Final = frozenset(
 )
 """Answers after which a change may still be recorded."""
 
+_NOT_RECORDED: Final = frozenset(
+    {
+        ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
+        ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+    }
+)
+"""Answers of controllers that do not know the set, or not this broker."""
+
 
 class ReplicaBroker:
     """One broker of a replica set; `await start()`, `await stop()`, each once."""
@@ -281,9 +289,10 @@ class ReplicaBroker:
                 self._take(news)
                 fault = ""
             except RemoteError as error:
-                if error.code == ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST:
-                    is_registered = False
-                fault = self._report(str(error), fault)
+                text = str(error)
+                if error.code in _NOT_RECORDED:
+                    text += "; if the controllers have lost it, cometmq controller adopt"
+                fault = self._report(text, fault)
             except CometError as error:
                 fault = self._report(str(error), fault)
             except Exception:

@@ -1,19 +1,36 @@
-"""Parts of a controller's answers, and the connection by which it sees that a broker listens."""
+"""Parts of a controller's answers, what a heartbeat says, and the connection by which a controller
+sees that a broker listens."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Final
 
-from cometmq.core.replication.replica_set import ReplicaSet, SetRefusal
+from cometmq.core.replication.live_replicas import HeardReplica
+from cometmq.core.replication.replica_set import ElectionCandidate, ReplicaSet, SetRefusal
 from cometmq.errors import ConnectFailed
 from cometmq.net.env import Environment
 from cometmq.net.network import parse_address
+from cometmq.net.server import ServerConnection
 from cometmq.wire.body.controller import encode_sync_state_set
 from cometmq.wire.command.command import RemotingCommand
 from cometmq.wire.header.controller import MasterHeader
+from cometmq.wire.header.namesrv import BrokerHeartbeatHeader
 
-__all__ = ["DIAL_MS", "in_sync_body", "is_listening", "master_header", "refused"]
+__all__ = [
+    "DIAL_MS",
+    "HEARTBEAT_TIMEOUT_MS",
+    "UNKNOWN_PRIORITY",
+    "heard_replica",
+    "in_sync_body",
+    "is_listening",
+    "master_header",
+    "refused",
+]
+
+HEARTBEAT_TIMEOUT_MS: Final = 10_000
+"""A broker that names no timeout of its own is dead after so long, as in RocketMQ."""
+UNKNOWN_PRIORITY: Final = 2**31 - 1
 
 DIAL_MS: Final = 300
 """A port that does not answer in this time counts as closed."""
@@ -41,6 +58,24 @@ async def is_listening(env: Environment, address: str) -> bool:
         return False
     probe.close()
     return True
+
+
+def heard_replica(
+    header: BrokerHeartbeatHeader, now_ms: int, connection: ServerConnection
+) -> HeardReplica:
+    """Return what a heartbeat says of its broker."""
+    priority = header.election_priority
+    return HeardReplica(
+        header.broker_addr,
+        ElectionCandidate(
+            -1 if header.epoch is None else header.epoch,
+            header.max_offset or 0,
+            UNKNOWN_PRIORITY if priority is None else priority,
+        ),
+        header.heartbeat_timeout_ms or HEARTBEAT_TIMEOUT_MS,
+        now_ms,
+        connection,
+    )
 
 
 def master_header(recorded: ReplicaSet) -> MasterHeader:

@@ -54,6 +54,8 @@ FIXED_KEYS: Final = frozenset(
         "cometmqControllerAddress",
         "cometmqControllerCluster",
         "cometmqEtcdCaFile",
+        "cometmqEtcdCertFile",
+        "cometmqEtcdKeyFile",
         "cometmqEtcdPassword",
         "cometmqEtcdUser",
         "cometmqEtcd",
@@ -96,6 +98,8 @@ class ControllerConfig(AccessSettings, frozen=True, kw_only=True, rename="camel"
     cometmq_etcd_user: str = ""
     cometmq_etcd_password: str = ""
     cometmq_etcd_ca_file: str = ""
+    cometmq_etcd_cert_file: str = ""
+    cometmq_etcd_key_file: str = ""
     cometmq_controller_cluster: str = "default"
     cometmq_controller_address: str = ""
     """``host:port`` that brokers are to use, where it is not the bound one."""
@@ -189,6 +193,11 @@ def load_controller_config(
             f"controllerDLegerPeers={config.controller_dleger_peers} names several controllers,"
             " which share their state through etcd: set cometmqEtcd=http://host:2379, or name"
             " this controller alone"
+        )
+    if config.cometmq_etcd_key_file and not config.cometmq_etcd_cert_file:
+        raise ConfigError(
+            f"cometmqEtcdKeyFile={config.cometmq_etcd_key_file} has no effect without"
+            " cometmqEtcdCertFile: name the file of the certificate too"
         )
     for endpoint in config.etcd_endpoints():
         if not endpoint.startswith(("http://", "https://")):

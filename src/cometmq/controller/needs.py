@@ -8,6 +8,7 @@ from typing import Final
 from cometmq.core.access.policies import Action
 from cometmq.server.access.needs import Needs, of_cluster
 from cometmq.wire.command.codes import RequestCode as Code
+from cometmq.wire.extensions.adopt import ADOPT
 
 __all__ = ["CLUSTER", "CONTROLLER_NEEDS"]
 
@@ -23,6 +24,7 @@ CONTROLLER_NEEDS: Final[Mapping[int, Needs]] = {
             Code.UPDATE_CONTROLLER_CONFIG,
             Code.CLEAN_BROKER_DATA,
             Code.CONTROLLER_APPLY_BROKER_ID,
+            ADOPT,
         ),
         of_cluster(Action.UPDATE),
     ),

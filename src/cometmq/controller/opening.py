@@ -37,7 +37,11 @@ def _store(config: ControllerConfig, env: Environment, disk: Disk) -> DocumentSt
 
     gateway = EtcdGateway(
         endpoints,
-        tls=Tls(ca_file=config.cometmq_etcd_ca_file or None),
+        tls=Tls(
+            ca_file=config.cometmq_etcd_ca_file or None,
+            cert_file=config.cometmq_etcd_cert_file or None,
+            key_file=config.cometmq_etcd_key_file or None,
+        ),
         user=config.cometmq_etcd_user,
         password=config.cometmq_etcd_password,
     )

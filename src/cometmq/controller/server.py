@@ -23,17 +23,28 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from cometmq.codec.java_properties import parse_properties
-from cometmq.controller.answers import DIAL_MS, in_sync_body, is_listening, master_header, refused
+from cometmq.controller.answers import (
+    DIAL_MS,
+    HEARTBEAT_TIMEOUT_MS,
+    UNKNOWN_PRIORITY,
+    heard_replica,
+    in_sync_body,
+    is_listening,
+    master_header,
+    refused,
+)
 from cometmq.controller.changes import SetChange, SetDecision
 from cometmq.controller.config import ControllerConfig, updated_config
+from cometmq.controller.describing import describe_replicas, listed
 from cometmq.controller.needs import CLUSTER, CONTROLLER_NEEDS
 from cometmq.controller.stores.base import DocumentStore, Leadership
-from cometmq.core.replication.live_replicas import HeardReplica, LiveReplicas
+from cometmq.core.replication.live_replicas import LiveReplicas
 from cometmq.core.replication.replica_set import (
     FIRST_ID,
     ElectionCandidate,
     ReplicaSet,
     SetRefusal,
+    adopt,
     alter_in_sync,
     apply_id,
     clean,
@@ -56,8 +67,6 @@ from cometmq.net.server import Handler, RemotingServer, ServerConnection
 from cometmq.server.access.access import Access
 from cometmq.server.access.guard import AccessGuard
 from cometmq.wire.body.controller import (
-    ReplicaIdentity,
-    SetReplicas,
     decode_broker_names,
     decode_sync_state_set,
     encode_election,
@@ -66,6 +75,7 @@ from cometmq.wire.body.controller import (
 )
 from cometmq.wire.command.codes import RequestCode as Code
 from cometmq.wire.command.command import RemotingCommand, encode_command
+from cometmq.wire.extensions.adopt import ADOPT, AdoptHeader
 from cometmq.wire.header.controller import (
     AlterSyncStateSetHeader,
     AlterSyncStateSetResponseHeader,
@@ -91,12 +101,9 @@ __all__ = ["Controller"]
 log = logging.getLogger("cometmq.controller")
 
 GROUP: Final = "cometmq"
-HEARTBEAT_TIMEOUT_MS: Final = 10_000
-"""A broker that names no timeout of its own is dead after so long, as in RocketMQ."""
 FIRST_LOOK_MS: Final = 4_000
 """A new leader expects the first heartbeat of a master within this time: Java's brokers look for
 controllers every 3 s."""
-UNKNOWN_PRIORITY: Final = 2**31 - 1
 
 _Answer = RemotingCommand | None
 
@@ -509,6 +516,7 @@ class Controller:
             Code.CLEAN_BROKER_DATA: self.clean_broker_data,
             Code.CONTROLLER_GET_NEXT_BROKER_ID: self.next_broker_id,
             Code.CONTROLLER_APPLY_BROKER_ID: self.apply_broker_id,
+            ADOPT: self.adopt,
         }
 
     def heartbeat(
@@ -520,22 +528,8 @@ class Controller:
             return request.answer(
                 ResponseCode.CONTROLLER_INVALID_REQUEST, "Heart beat with empty brokerId"
             )
-        priority = header.election_priority
-        self._live.heard(
-            header.broker_name,
-            header.broker_id,
-            HeardReplica(
-                header.broker_addr,
-                ElectionCandidate(
-                    -1 if header.epoch is None else header.epoch,
-                    header.max_offset or 0,
-                    UNKNOWN_PRIORITY if priority is None else priority,
-                ),
-                header.heartbeat_timeout_ms or HEARTBEAT_TIMEOUT_MS,
-                self._monotonic_ms(),
-                connection,
-            ),
-        )
+        replica = heard_replica(header, self._monotonic_ms(), connection)
+        self._live.heard(header.broker_name, header.broker_id, replica)
         return request.answer(ResponseCode.SUCCESS, "Heart beat success")
 
     def alter_sync_state_set(
@@ -683,25 +677,10 @@ class Controller:
             return self._not_leading(request)
         wanted = decode_broker_names(request.body) or sorted(self._sets)
         recorded = {name: self._sets[name] for name in wanted if name in self._sets}
-        body = encode_replicas_info({name: self._replicas(each) for name, each in recorded.items()})
-        return request.answer(ResponseCode.SUCCESS, body=body)
-
-    def _replicas(self, recorded: ReplicaSet) -> SetReplicas:
-        alive = self._live.of(recorded.broker_name)
-        identities = {
-            broker_id: ReplicaIdentity(
-                recorded.broker_name, broker_id, replica.address, broker_id in alive
-            )
-            for broker_id, replica in sorted(recorded.replicas.items())
-        }
-        return SetReplicas(
-            recorded.master_id,
-            recorded.address_of(recorded.master_id),
-            recorded.master_epoch,
-            recorded.in_sync_epoch,
-            tuple(each for id_, each in identities.items() if id_ in recorded.in_sync),
-            tuple(each for id_, each in identities.items() if id_ not in recorded.in_sync),
+        body = encode_replicas_info(
+            {name: listed(each, self._live.of(name)) for name, each in recorded.items()}
         )
+        return request.answer(ResponseCode.SUCCESS, body=body)
 
     def next_broker_id(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
@@ -771,6 +750,31 @@ class Controller:
             return request.answer(ResponseCode.SUCCESS)
 
         return self._change(request, connection, header.broker_name, decide, respond)
+
+    def adopt(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> _Answer:
+        """31024: a set whose document is lost is recorded anew."""
+        self._run(self._adopt(request, connection))
+        return None
+
+    async def _adopt(self, request: RemotingCommand, connection: ServerConnection) -> None:
+        header = AdoptHeader.from_command(request)
+        name, count = header.broker_name, header.replica_count
+        views = await describe_replicas(self._pool, self._live.of(name))
+        is_unclean = self.config.enable_elect_unclean_master
+
+        def decide(recorded: ReplicaSet | None) -> SetDecision:
+            return adopt(recorded, name, views, replica_count=count, is_unclean=is_unclean)
+
+        def respond(decision: SetDecision) -> RemotingCommand:
+            if not isinstance(decision, ReplicaSet):
+                return refused(request, decision)
+            self._tell(name)
+            body = encode_replicas_info({name: listed(decision, self._live.of(name))})
+            return request.answer(ResponseCode.SUCCESS, body=body)
+
+        answer = self._change(request, connection, name, decide, respond)
+        if answer is not None:
+            connection.send(encode_command(answer))
 
     def update_config(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int

@@ -70,6 +70,11 @@ class SimEtcd:
             raise ControllerError("the simulated etcd's answer is lost")
         return {"header": {"revision": str(self._revision)}, **answer}
 
+    def lose_all(self) -> None:
+        """Forget everything, like an etcd that is made anew on empty disks."""
+        self._values.clear()
+        self._leases.clear()
+
     def _end_leases(self) -> None:
         now_s = self._now_s()
         for lease in [lease for lease, (_, end) in self._leases.items() if end <= now_s]:

@@ -7,15 +7,16 @@ import shutil
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
 from interop.servers import free_port
+from tests.certificates import Authority
 
 from cometmq.controller.stores.base import DocumentStore, StoredDocument
-from cometmq.controller.stores.etcd import LEASE_S, EtcdStore
+from cometmq.controller.stores.etcd import LEASE_S, EtcdStore, to_base64
 from cometmq.controller.stores.file import FILE, FileStore
 from cometmq.controller.stores.gateway import EtcdGateway
 from cometmq.errors import (
@@ -251,16 +252,16 @@ def test_a_campaign_whose_answer_is_lost_ends_with_its_lease() -> None:
     on_virtual_time(scenario)
 
 
-@pytest.fixture
-def etcd_address(tmp_path: Path) -> Iterator[str]:
+@contextmanager
+def real_etcd(folder: Path, scheme: str = "http", *options: str) -> Iterator[str]:
     """A real etcd of one member, from Debian's package etcd-server."""
     program = shutil.which("etcd")
     if program is None:
         pytest.skip("etcd is not installed: apt-get install etcd-server")
-    client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    client, peer = f"{scheme}://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
     process = subprocess.Popen(
         [
-            *(program, "--data-dir", str(tmp_path / "etcd"), "--name", "n"),
+            *(program, "--data-dir", str(folder / "etcd"), "--name", "n", *options),
             *("--listen-client-urls", client, "--advertise-client-urls", client),
             *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
             *("--initial-cluster", f"n={peer}"),
@@ -275,9 +276,16 @@ def etcd_address(tmp_path: Path) -> Iterator[str]:
         process.wait()
 
 
-def gateway(*endpoints: str) -> EtcdGateway:
+@pytest.fixture
+def etcd_address(tmp_path: Path) -> Iterator[str]:
+    """A real etcd that asks for nothing."""
+    with real_etcd(tmp_path) as address:
+        yield address
+
+
+def gateway(*endpoints: str, tls: Tls = Tls(), user: str = "", password: str = "") -> EtcdGateway:  # noqa: B008
     """A client of one etcd, with the patience that a busy machine needs."""
-    return EtcdGateway(endpoints, tls=Tls(), timeout_s=30)
+    return EtcdGateway(endpoints, tls=tls, user=user, password=password, timeout_s=30)
 
 
 async def until_it_answers(etcd: EtcdGateway) -> None:
@@ -323,6 +331,81 @@ def test_a_real_etcd_keeps_the_contract(etcd_address: str) -> None:
         await probe.close()
 
     asyncio.run(main())
+
+
+async def demand_users(root: EtcdGateway) -> None:
+    """Have etcd ask for passwords, with a user for the keys of controllers alone."""
+    for path, body in (
+        ("user/add", {"name": "root", "password": "secret of root"}),
+        ("user/grant", {"user": "root", "role": "root"}),
+        ("role/add", {"name": "cometmq"}),
+        (
+            "role/grant",
+            {
+                "name": "cometmq",
+                "perm": {
+                    "permType": "READWRITE",
+                    "key": to_base64("/cometmq/"),
+                    "range_end": to_base64("/cometmq0"),
+                },
+            },
+        ),
+        ("user/add", {"name": "cometmq", "password": "secret"}),
+        ("user/grant", {"user": "cometmq", "role": "cometmq"}),
+        ("enable", {}),
+    ):
+        await root.call(f"auth/{path}", body)
+
+
+@pytest.mark.processes
+def test_a_real_etcd_with_users_and_certificates(tmp_path: Path) -> None:
+    """The contract holds for a user who may touch `/cometmq/` only, over TLS with certificates of
+    both sides; a changed user list costs no leadership, and the errors say what is wrong."""
+    authority = Authority(tmp_path)
+    cert, key = authority.sign("server")
+    # etcd's gateway refuses certificates with a common name where it asks for passwords.
+    own, own_key = authority.sign("controller", subject="/O=controllers")
+    tls = Tls(ca_file=authority.ca, cert_file=own, key_file=own_key)
+    options = ("--cert-file", cert, "--key-file", key, "--trusted-ca-file", authority.ca)
+
+    async def main(address: str) -> None:
+        open_one = gateway(address, tls=tls)
+        await until_it_answers(open_one)
+        await demand_users(open_one)
+        with pytest.raises(
+            ControllerError, match=r"etcd refuses kv/range: 400 .*user name is empty"
+        ):
+            await open_one.call("kv/range", {"key": "eA=="})
+        guessing = gateway(address, tls=tls, user="cometmq", password="guessed")
+        with pytest.raises(ControllerError, match="etcd does not let user cometmq in: 400"):
+            await guessing.call("kv/range", {"key": "eA=="})
+        stranger = gateway(
+            address, tls=Tls(ca_file=authority.ca), user="cometmq", password="secret"
+        )
+        with pytest.raises(ControllerError, match="no member of etcd has answered"):
+            await stranger.call("kv/range", {"key": "eA=="})
+
+        def log_in() -> EtcdGateway:
+            return gateway(address, tls=tls, user="cometmq", password="secret")
+
+        def open_store() -> EtcdStore:
+            etcd = log_in()
+            return EtcdStore(etcd.call, "contract", etcd.close)
+
+        await check_contract(open_store)
+        bound = log_in()
+        with pytest.raises(ControllerError, match="permission denied"):
+            await bound.call("kv/range", {"key": to_base64("other")})
+        leadership = await EtcdStore(bound.call, "changed").lead("a:1")
+        root = gateway(address, tls=tls, user="root", password="secret of root")
+        await root.call("auth/user/add", {"name": "another", "password": "x"})
+        assert await leadership.swap("b", 0, b"one") > 0
+        await leadership.resign()
+        for each in (open_one, guessing, stranger, bound, root):
+            await each.close()
+
+    with real_etcd(tmp_path, "https", "--client-cert-auth", *options) as address:
+        asyncio.run(main(address))
 
 
 def test_an_etcd_that_is_not_there_says_which_members_were_asked() -> None:

@@ -462,6 +462,13 @@ def _check_together(config: BrokerConfig) -> None:
             "a broker of a replica set that checks requests needs"
             " innerClientAuthenticationCredentials: its replicas and controllers sign with them"
         )
+    is_set = config.enable_controller_mode
+    if is_set and config.authentication_enabled and not config.authorization_enabled:
+        raise ConfigError(
+            "authenticationEnabled=true is not accepted with enableControllerMode=true unless"
+            " authorizationEnabled=true too: the accounts travel in the log, and any user could"
+            " read them there"
+        )
     if config.mapped_file_size_consume_queue % 20:
         raise ConfigError(
             f"mappedFileSizeConsumeQueue={config.mapped_file_size_consume_queue} is not accepted: "

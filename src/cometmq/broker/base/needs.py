@@ -20,6 +20,7 @@ from cometmq.server.access.needs import (
     Need,
     Needs,
     json_body,
+    need_of_topic,
     of_both,
     of_cluster,
     of_group,
@@ -28,6 +29,7 @@ from cometmq.server.access.needs import (
 )
 from cometmq.wire.command.codes import RequestCode as Code
 from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.extensions.adopt import DESCRIBE_REPLICA
 from cometmq.wire.extensions.backlog import BacklogCode
 from cometmq.wire.extensions.bulk_pull import BulkPullCode
 from cometmq.wire.extensions.log_range import LogRangeCode
@@ -73,11 +75,9 @@ def _locks(request: RemotingCommand, cluster: str) -> Iterable[Need]:
 
 
 def _view(request: RemotingCommand, cluster: str) -> Iterable[Need]:
-    """A message by its offset: of the named topic, or else of any."""
+    """A message by its offset: of the named topic, or else of any, the state topic included."""
     topic = request.ext_fields.get("topic")
-    if topic:
-        return (Need(topic_resource(topic), (Action.GET, Action.SUB)),)
-    return (Need(Resource(ResourceType.CLUSTER, cluster), (Action.GET,)),)
+    return (need_of_topic(topic, (Action.GET, Action.SUB)),) if topic else _SUPER(request, cluster)
 
 
 def _group_config(request: RemotingCommand, cluster: str) -> Iterable[Need]:
@@ -108,6 +108,7 @@ _READ: Final = of_topic(Action.GET, Action.SUB)
 _ANY_GET: Final = of_both(Action.GET)
 _SEE: Final = of_cluster(Action.GET)
 _CHANGE: Final = of_cluster(Action.UPDATE)
+_SUPER: Final = of_cluster()
 
 _NEEDS: Final[Mapping[int, Needs]] = {
     **ACCOUNT_NEEDS,
@@ -137,6 +138,7 @@ _NEEDS: Final[Mapping[int, Needs]] = {
         _READ,
     ),
     Code.VIEW_MESSAGE_BY_ID: _view,
+    LogRangeCode.READ_LOG_RANGE: _SUPER,
     Code.UPDATE_AND_CREATE_TOPIC: of_topic(Action.CREATE),
     Code.UPDATE_AND_CREATE_TOPIC_LIST: _topic_list,
     Code.DELETE_TOPIC_IN_BROKER: of_topic(Action.DELETE),
@@ -185,7 +187,6 @@ _NEEDS: Final[Mapping[int, Needs]] = {
     **dict.fromkeys(
         (
             LogRangeCode.LOG_DIGEST,
-            LogRangeCode.READ_LOG_RANGE,
             Code.GET_ALL_TOPIC_CONFIG,
             Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
             Code.GET_ALL_CONSUMER_OFFSET,
@@ -198,6 +199,7 @@ _NEEDS: Final[Mapping[int, Needs]] = {
             Code.GET_BROKER_CONSUME_STATS,
             Code.GET_BROKER_HA_STATUS,
             Code.GET_BROKER_EPOCH_CACHE,
+            DESCRIBE_REPLICA,
             Code.GET_PRODUCER_CONNECTION_LIST,
             Code.GET_ALL_PRODUCER_INFO,
             Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,

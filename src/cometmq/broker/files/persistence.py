@@ -512,6 +512,10 @@ class BrokerFiles:
         journal = self._journal_of(name)
         self._files[name] = ConfigFile(self._disk, self._workers, path, revision, complete, journal)
 
+    def add(self, name: str, file: ConfigFile) -> None:
+        """Write another file as well, which somebody else has loaded."""
+        self._files[name] = file
+
     def start(self) -> None:
         """Begin the periodic writes."""
         for name in self._files:

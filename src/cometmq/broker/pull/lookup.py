@@ -6,7 +6,9 @@ Such messages are old and cold as a rule, so a worker reads them.
 from __future__ import annotations
 
 from cometmq.broker.base.state import BrokerState, answer, in_worker
+from cometmq.codec.stored_message import decode_message
 from cometmq.errors import CometError, ResponseCode, StoreError
+from cometmq.model.names import STATE_TOPIC
 from cometmq.net.server import ServerConnection
 from cometmq.wire.command.command import RemotingCommand
 from cometmq.wire.header.headers import QueryMessageHeader, ViewMessageHeader
@@ -24,15 +26,22 @@ class LookupProcessor:
 
     def view(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> None:
         """Serve VIEW_MESSAGE_BY_ID (33)."""
-        offset = ViewMessageHeader.from_command(request).physical_offset
+        header = ViewMessageHeader.from_command(request)
+        offset = header.physical_offset
         store = self._state.store
+        # What a request needs follows from the topic that it names (base/needs.py), and the state
+        # topic has passwords.
+        is_guarded = self._state.config.authentication_enabled
+        is_open = not is_guarded or header.topic in (None, "", STATE_TOPIC)
 
         def read() -> bytes | None:
             try:
                 record = store.message_at(offset)
             except CometError:
                 return None
-            return None if record is None else bytes(record)
+            if record is None or not (is_open or decode_message(record).topic != STATE_TOPIC):
+                return None
+            return bytes(record)
 
         def finish(record: bytes | None) -> bytes:
             if record is None:

@@ -117,6 +117,7 @@ class Following:
             return
         work = journal.follow if log_client.is_journaled else journal.skip
         await journal.in_worker(self._state.env.workers, work)
+        journal.tell()
 
     def _has_new_topic(self) -> bool:
         """Return whether the log has messages of a topic whose settings are not here yet."""

@@ -1,10 +1,10 @@
 """State that is not messages, in the log: what a replica set's master changes in its tables.
 
 A broker's tables are JSON files (files/persistence.py).  Whoever changes a table has the answer
-wait for its file (`when_saved`): topics, groups, queue locks, producers of numbers.  In a replica
-set the master also writes the change into the topic `STATE_TOPIC`, and the file counts as saved
-when every in-sync replica has that record.  So a change that was answered is known to every broker
-that can be elected.  Consumer offsets and positions of deliveries go there once in a second.
+wait for its file (`when_saved`): topics, groups, queue locks, producers of numbers, accounts.  In a
+replica set the master also writes the change into the topic `STATE_TOPIC`, and the file counts as
+saved when every in-sync replica has that record.  So a change that was answered is known to every
+broker that can be elected.  Consumer offsets and positions of deliveries go there once in a second.
 
 ::
 
@@ -17,6 +17,10 @@ A slave gathers the patches in ``config/cometmqState.json`` and leaves its files
 what it copies itself (`tables`).  When a broker is opened in either role, the patches go into the
 files before these are read.  RocketMQ's brokers keep the topic like any other and write nothing
 there: behind such a master the copied tables are newer, and the patches are dropped.
+
+Accounts have passwords, and so has the topic: where signatures are checked only super users may
+read it (server/access/needs.py).  A slave takes changed accounts over at once (`watch`), since it
+checks requests too.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ from cometmq.core.replication.json_patch import JsonObject, difference, patched,
 from cometmq.errors import StoreClosed, StoreError
 from cometmq.model.names import STATE_TOPIC
 from cometmq.net.env import Environment, WorkerPool
+from cometmq.server.access.access import ACCOUNTS_FILE
 from cometmq.store.base.disk import Disk, make_durable_directory
 from cometmq.store.message_store import MessageStore
 
@@ -51,6 +56,8 @@ JOURNALED_FILES: Final = frozenset(
         "cometmqSequences.json",
         "cometmqSkipped.json",
         "cometmqStaging.json",
+        "cometmqSubscriptions.json",
+        ACCOUNTS_FILE,
     }
 )
 STATE_FILE: Final = "cometmqState.json"
@@ -197,6 +204,9 @@ class StateFollower:
         self._path = f"{folder}/{STATE_FILE}"
         self._store = store
         self._working: asyncio.Future[None] | None = None
+        self._watchers: dict[str, Callable[[JsonObject], None]] = {}
+        self._changed: dict[str, JsonObject] = {}
+        """New contents of watched files, which their watchers have not heard of."""
         self._state = _State()
         if disk.exists(self._path):
             try:
@@ -229,19 +239,36 @@ class StateFollower:
         if self._working is not None:
             await asyncio.gather(self._working, return_exceptions=True)
 
+    def watch(self, name: str, take: Callable[[JsonObject], None]) -> None:
+        """Have `tell` call `take` with a file's new content when the master has changed it."""
+        self._watchers[name] = take
+
+    def tell(self) -> None:
+        """Call those who watch a file that `follow` has found changed; on the loop."""
+        changed, self._changed = self._changed, {}
+        for name, content in changed.items():
+            self._watchers[name](content)
+
     def follow(self) -> None:
         """Gather the records that readers see and that were not gathered, and save them."""
         store, start = self._store, self._state.next
+        gathered: set[str] = set()
         while units := store.units(STATE_TOPIC, 0, self._state.next, READ_COUNT):
             for unit in units:
                 raw = store.message_at(unit.physical_offset)
                 if raw is not None:
-                    self._take(msgspec.json.decode(decode_message(raw).body, type=_StateRecord))
+                    record = msgspec.json.decode(decode_message(raw).body, type=_StateRecord)
+                    self._take(record)
+                    gathered.add(record.file)
                 elif unit.physical_offset >= store.min_physical_offset:
                     return
                 self._state.next += 1
         if self._state.next > start:
             self._save()
+        for name in gathered & self._watchers.keys():
+            content = self._content(name)
+            if content is not None:
+                self._changed[name] = content
 
     def skip(self) -> None:
         """Forget what was gathered: the tables that are copied from the master are newer."""
@@ -256,21 +283,30 @@ class StateFollower:
         Raises:
             OSError: the disk does not take them.
         """
-        for name, patches in self._state.files.items():
-            path = f"{self._folder}/{name}"
-            before: JsonObject = {}
-            if not patches.is_whole and self._disk.exists(path):
-                try:
-                    before = msgspec.json.decode(self._disk.read_bytes(path))
-                except msgspec.DecodeError:
-                    # Its .bak is read, and what is patched here comes again with the next master.
-                    log.warning("%s is damaged, and is not changed as the master said", path)
-                    continue
-            after = patched(before, patches.patch)
-            self._disk.write_atomic(path, msgspec.json.encode(after))
+        for name in self._state.files:
+            content = self._content(name)
+            if content is not None:
+                self._disk.write_atomic(
+                    f"{self._folder}/{name}",
+                    msgspec.json.encode(content),
+                    is_private=name == ACCOUNTS_FILE,
+                )
         if self._state.files:
             self._state = _State(self._state.next)
             self._save()
+
+    def _content(self, name: str) -> JsonObject | None:
+        """Return a file's content as the journal says; None where the file is damaged."""
+        path, patches = f"{self._folder}/{name}", self._state.files[name]
+        before: JsonObject = {}
+        if not patches.is_whole and self._disk.exists(path):
+            try:
+                before = msgspec.json.decode(self._disk.read_bytes(path))
+            except msgspec.DecodeError:
+                # Its .bak is read, and what is patched here comes again with the next master.
+                log.warning("%s is damaged, and is not changed as the master said", path)
+                return None
+        return patched(before, patches.patch)
 
     def mark(self, queue_offset: int) -> None:
         """On a master: note that the files have what the journal has below a queue offset."""
@@ -290,4 +326,4 @@ class StateFollower:
 
     def _save(self) -> None:
         make_durable_directory(self._disk, self._folder)
-        self._disk.write_atomic(self._path, msgspec.json.encode(self._state))
+        self._disk.write_atomic(self._path, msgspec.json.encode(self._state), is_private=True)

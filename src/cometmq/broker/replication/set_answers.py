@@ -1,5 +1,5 @@
 """What controllers, replicas and tools ask a broker of a replica set: codes 906,
-1007, 1008 and 31023."""
+1007, 1008, 31023 and 31025."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from cometmq.net.server import Handler, ServerConnection
 from cometmq.wire.body.controller import decode_sync_state_set, encode_epoch_cache
 from cometmq.wire.command.codes import RequestCode as Code
 from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.extensions.adopt import DESCRIBE_REPLICA, ReplicaView
 from cometmq.wire.extensions.step_down import STEP_DOWN, StepDownHeader
 from cometmq.wire.header.controller import MasterHeader
 from cometmq.wire.header.namesrv import HaInfoHeader
@@ -21,7 +22,7 @@ __all__ = ["SetProcessor"]
 
 
 class SetProcessor:
-    """The processors of codes 906, 1007, 1008 and 31023.
+    """The processors of codes 906, 1007, 1008, 31023 and 31025.
 
     Args:
         replicas: what sends the log to slaves; None on a slave.
@@ -40,6 +41,7 @@ class SetProcessor:
             Code.GET_BROKER_EPOCH_CACHE: self.epochs,
             Code.NOTIFY_BROKER_ROLE_CHANGED: self.role_changed,
             STEP_DOWN: self.step_down,
+            DESCRIBE_REPLICA: self.describe,
         }
         return {code: refusing(handler) for code, handler in table.items()}
 
@@ -62,6 +64,22 @@ class SetProcessor:
             end,
         )
         return answer(request, body=body)
+
+    def describe(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes:
+        """Serve DESCRIBE_REPLICA (31025)."""
+        config, seat, end = self._state.config, self._seat, self._state.store.max_physical_offset
+        view = ReplicaView(
+            config.broker_cluster_name,
+            seat.is_master,
+            seat.master_epoch,
+            seat.epochs.up_to(end).last,
+            end,
+            seat.in_sync.members,
+            config.min_in_sync_replicas,
+        )
+        return answer(request, body=view.encode())
 
     def role_changed(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int

@@ -11,6 +11,8 @@ import click
 
 from cometmq.cli.terminal.options import (
     admin_client,
+    controller_client,
+    controller_option,
     done_option,
     json_option,
     name_server_option,
@@ -147,15 +149,7 @@ def step_down(
 @replica.command("elect", short_help="Make an in-sync replica the master of its set.")
 @click.argument("broker_name", type=NAME)
 @click.argument("broker_id", type=click.IntRange(1))
-@click.option(
-    "-a",
-    "--controller",
-    "addresses",
-    metavar="HOST:PORT",
-    default="127.0.0.1:9877",
-    show_default=True,
-    help="Controllers, separated by ';' (controllerAddr).",
-)
+@controller_option
 @click.option(
     "--cluster",
     type=NAME,
@@ -180,21 +174,13 @@ def elect(
     the ids.
     """
     set_up_logging(ctx)
-    from cometmq.client.admin.controllers import elect_master
-    from cometmq.net.env import system_environment
     from cometmq.net.loop import run
 
-    master = run(
-        elect_master(
-            system_environment(),
-            addresses.split(";"),
-            cluster,
-            broker_name,
-            broker_id,
-            round(timeout_s * 1000),
-        )
-    )
-    _print_master(broker_name, master)
+    async def ask() -> MasterHeader:
+        async with controller_client(addresses, timeout_s) as controllers:
+            return await controllers.elect(cluster, broker_name, broker_id)
+
+    _print_master(broker_name, run(ask()))
 
 
 def _print_master(broker_name: str, master: MasterHeader) -> None:

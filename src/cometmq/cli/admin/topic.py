@@ -1,6 +1,6 @@
-"""`cometmq topic`: list, create, delete, route, status; grow, shrink, growth."""
+"""`cometmq topic`: list, create, delete, route, status; grow, shrink, growth, when-away."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from cometmq.model import TopicConfig
 
 __all__ = ["topic"]
+
+AWAY_CHOICES: Final = ("wait", "move")
 
 
 @click.group(short_help="List, create, inspect, resize and delete topics.")
@@ -235,6 +237,12 @@ def status(
     multiple=True,
     help="Only on this broker; may be repeated.",
 )
+@click.option(
+    "--when-away",
+    type=click.Choice(AWAY_CHOICES),
+    help="What message groups do while their broker is away (topic when-away).  [default: as "
+    "before; wait at the first growth]",
+)
 @timeout_option
 @done_option
 @click.pass_context
@@ -245,6 +253,7 @@ def grow(
     queues: int,
     cluster: str | None,
     broker_names: tuple[str, ...],
+    when_away: str | None,
     timeout_s: float,
 ) -> None:
     """Give topic NAME more queues on each master, also on masters that do not have it yet.
@@ -258,7 +267,11 @@ def grow(
     async def change() -> "GrowthStatus":
         async with admin_client(name_server, timeout_s) as admin:
             return await admin.grow_topic(
-                name, queues, cluster=cluster, broker_names=broker_names or None
+                name,
+                queues,
+                cluster=cluster,
+                broker_names=broker_names or None,
+                when_away=when_away,
             )
 
     _print_growth(run(change()))
@@ -319,6 +332,34 @@ def shrink(
     _print_growth(run(change()))
 
 
+@topic.command("when-away", short_help="What message groups do while their broker is away.")
+@click.argument("name", type=CLUSTER_NAME)
+@click.argument("choice", type=click.Choice(AWAY_CHOICES))
+@name_server_option
+@namespace_option
+@timeout_option
+@done_option
+@click.pass_context
+def when_away(
+    ctx: click.Context, name: str, choice: str, name_server: str, timeout_s: float
+) -> None:
+    """Choose what producers do with the message groups of topic NAME whose broker is away.
+
+    With `wait` the sends wait for the broker until their timeout, and the order is kept. With
+    `move` they go to other brokers until it is back, and consumers may get newer messages of a
+    group before older ones. Without a choice a topic that never grew moves its groups, as
+    RocketMQ does, and also those of brokers that live. Java's and Go's producers always do.
+    """
+    set_up_logging(ctx)
+    from cometmq.net.loop import run
+
+    async def choose() -> "GrowthStatus":
+        async with admin_client(name_server, timeout_s) as admin:
+            return await admin.set_when_away(name, choice)
+
+    _print_growth(run(choose()))
+
+
 @topic.command("growth", short_help="Progress of a change of queues, and the groups it waits for.")
 @click.argument("name", type=CLUSTER_NAME)
 @name_server_option
@@ -358,6 +399,7 @@ def _growth_fields(status: "GrowthStatus") -> dict[str, Any]:
         "new": status.new,
         "moved": status.moved,
         "buckets": status.buckets,
+        "when_away": status.away or None,
         "absent": list(status.absent),
         "leaving": [str(space.unwrap_queue(queue)) for queue in status.leaving],
         "waiting_for": [
@@ -380,10 +422,17 @@ def _print_growth(status: "GrowthStatus") -> None:
     if status.phase == "none":
         print(f"topic {status.topic}: never grew; cometmq topic grow changes its queues")
         return
-    print(
-        f"topic {status.topic}: growth {status.epoch} from {status.old} to {status.new} is "
-        f"{status.phase}, {status.moved} of {status.buckets} buckets of message groups have moved"
-    )
+    if status.old == status.new:
+        print(f"topic {status.topic}: never grew, {status.new}")
+    else:
+        print(
+            f"topic {status.topic}: growth {status.epoch} from {status.old} to {status.new} is "
+            f"{status.phase}, {status.moved} of {status.buckets} buckets of message groups have "
+            "moved"
+        )
+    if status.away:
+        verb = "move from" if status.away == "move" else "wait for"
+        print(f"  message groups {verb} a broker that is away")
     for name in status.absent:
         print(f"  waits for the broker {name}, which does not answer")
     for queue in status.leaving:

@@ -1,12 +1,24 @@
-"""`cometmq controller`: a controller in the foreground, and what one says of its broker sets."""
+"""`cometmq controller`: a controller in the foreground; what one says of its broker sets, and sets
+that it is to record anew."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cometmq.cli.serve.serve import serve_until_stopped
-from cometmq.cli.terminal.options import json_option, set_up_logging, timeout_option
+from cometmq.cli.terminal.options import (
+    controller_client,
+    controller_option,
+    json_option,
+    set_up_logging,
+    timeout_option,
+)
 from cometmq.cli.terminal.values import GIVEN, NAME
+
+if TYPE_CHECKING:
+    from cometmq.client.admin.controllers import ControllerStatus
+    from cometmq.wire.body.controller import SetReplicas
 
 __all__ = ["controller"]
 
@@ -108,15 +120,7 @@ def controller(
 
 @controller.command("status", short_help="Who leads, and the replicas of each broker set.")
 @click.argument("broker_names", type=NAME, nargs=-1)
-@click.option(
-    "-a",
-    "--controller",
-    "addresses",
-    metavar="HOST:PORT",
-    default="127.0.0.1:9877",
-    show_default=True,
-    help="Controllers, separated by ';' (controllerAddr).",
-)
+@controller_option
 @timeout_option
 @json_option
 @click.pass_context
@@ -133,16 +137,59 @@ def status(
     A replica that is in sync has every acknowledged message, and can become the master.
     """
     set_up_logging(ctx)
-    from cometmq.cli.terminal.output import print_listing
-    from cometmq.client.admin.controllers import controller_status
-    from cometmq.net.env import system_environment
     from cometmq.net.loop import run
 
-    async def collect() -> list[dict[str, object]]:
-        found = await controller_status(
-            system_environment(), addresses.split(";"), broker_names, round(timeout_s * 1000)
-        )
-        return [
+    async def collect() -> "ControllerStatus":
+        async with controller_client(addresses, timeout_s) as controllers:
+            return await controllers.status(broker_names)
+
+    found = run(collect())
+    _print(found.sets, {"leader": found.leader}, as_json=as_json)
+
+
+@controller.command("adopt", short_help="Record a set anew whose state the controllers have lost.")
+@click.argument("broker_name", type=NAME)
+@click.option(
+    "--elect-among",
+    "replica_count",
+    type=click.IntRange(1),
+    metavar="N",
+    help="The master is dead: elect the replica with the longest log. N is how many brokers the "
+    "set has, dead ones too.",
+)
+@controller_option
+@timeout_option
+@json_option
+@click.pass_context
+def adopt(
+    ctx: click.Context,
+    broker_name: str,
+    replica_count: int | None,
+    addresses: str,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Have the controllers record BROKER_NAME from what its living brokers say, for example when
+    etcd is lost.
+
+    The master goes on under a new epoch, and its slaves are in sync as soon as they have its log.
+    A set that is recorded gets the living replicas that it lacks. Brokers of CometMQ only.
+    """
+    set_up_logging(ctx)
+    from cometmq.net.loop import run
+
+    async def ask() -> "SetReplicas":
+        async with controller_client(addresses, timeout_s) as controllers:
+            return await controllers.adopt(broker_name, replica_count)
+
+    _print({broker_name: run(ask())}, {}, as_json=as_json)
+
+
+def _print(sets: Mapping[str, "SetReplicas"], also: Mapping[str, object], *, as_json: bool) -> None:
+    from cometmq.cli.terminal.output import print_listing
+
+    print_listing(
+        [
             {
                 "broker": name,
                 "id": member.broker_id,
@@ -151,15 +198,15 @@ def status(
                 "in_sync": member in replicas.in_sync,
                 "alive": member.is_alive,
                 "master_epoch": replicas.master_epoch,
-                "leader": found.leader,
+                **also,
             }
-            for name, replicas in found.sets.items()
+            for name, replicas in sets.items()
             for member in sorted(
                 (*replicas.in_sync, *replicas.not_in_sync), key=lambda each: each.broker_id
             )
-        ]
-
-    print_listing(run(collect()), as_json=as_json)
+        ],
+        as_json=as_json,
+    )
 
 
 def _monotonic() -> float:

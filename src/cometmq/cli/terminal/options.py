@@ -13,12 +13,15 @@ from cometmq.cli.terminal.values import Finite
 
 if TYPE_CHECKING:
     from cometmq.client import Admin
+    from cometmq.client.admin.controllers import ControllerAdmin
     from cometmq.client.base.security import SecurityOptions
 
 __all__ = [
     "DEFAULT_NAME_SERVER",
     "PRINTS_JSON",
     "admin_client",
+    "controller_client",
+    "controller_option",
     "done_option",
     "is_quiet",
     "json_option",
@@ -31,6 +34,7 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
+DEFAULT_CONTROLLER: Final = "127.0.0.1:9877"
 TIMEOUT_S_MAX: Final = 86_400
 """A day; a longer timeout of one request is a mistaken unit."""
 
@@ -171,6 +175,26 @@ def name_server_option(function: F) -> F:
         callback=_name_server,
         help=f"Name servers, separated by ';'.  [default: the profile's, or {DEFAULT_NAME_SERVER}]",
     )(_secured(function))
+
+
+def controller_option(function: F) -> F:
+    """Add `-a HOST:PORT[;HOST:PORT]`, the controllers, and the options for keys and TLS."""
+    return click.option(
+        "-a",
+        "--controller",
+        "addresses",
+        metavar="HOST:PORT",
+        default=DEFAULT_CONTROLLER,
+        show_default=True,
+        help="Controllers, separated by ';' (controllerAddr).",
+    )(_secured(function))
+
+
+def controller_client(addresses: str, timeout_s: float) -> "ControllerAdmin":
+    """Create what asks controllers, with the connection options of the running command."""
+    from cometmq.client.admin.controllers import ControllerAdmin
+
+    return ControllerAdmin(addresses.split(";"), round(timeout_s * 1000), **security_options())
 
 
 def json_option(function: F) -> F:

@@ -1,24 +1,23 @@
-"""What a controller says of itself and of its broker sets (codes 1005 and 1006).
-
-Requests are signed with the keys of the environment, if it has any.
-"""
+"""What tools ask controllers: who leads, the replicas of broker sets, another master."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Self, Unpack
 
-from cometmq.client.base.security import Security
+from cometmq.client.base.security import Security, SecurityOptions
 from cometmq.errors import ConnectFailed, ResponseCode, remote_error
 from cometmq.net.channel import ChannelPool
-from cometmq.net.env import Environment
+from cometmq.net.env import system_environment
+from cometmq.net.tls import TlsNetwork
 from cometmq.wire.body.controller import SetReplicas, decode_replicas_info, encode_broker_names
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.extensions.adopt import ADOPT, AdoptHeader
 from cometmq.wire.header.controller import ElectMasterHeader, MasterHeader, MetadataInfoHeader
 
-__all__ = ["ControllerStatus", "controller_status", "elect_master"]
+__all__ = ["ControllerAdmin", "ControllerStatus"]
 
 ADDRESS_TIMEOUT_MS: Final = 3000
 
@@ -31,78 +30,97 @@ class ControllerStatus:
     sets: dict[str, SetReplicas]
 
 
-async def controller_status(
-    env: Environment, addresses: Sequence[str], broker_names: Sequence[str], timeout_ms: int
-) -> ControllerStatus:
-    """Ask the controllers in turn who leads, and the leader about broker sets.
+class ControllerAdmin:
+    """Asks the controller that leads; `async with` closes the connections.
 
     Args:
         addresses: ``host:port`` of one or more controllers.
-        broker_names: the sets; none means all, which RocketMQ's controllers answer with none.
+        timeout_ms: of one request.
+        security: keys and TLS, else from the environment.
 
-    Raises:
-        ConnectFailed: no controller answers, or none of them leads.
-        RemoteError: the leader refuses.
+    Every method raises ConnectFailed where no controller leads, and RemoteError where it refuses.
     """
-    pool = ChannelPool(env, prepare=Security.of().prepare)
-    try:
-        leader = await _find_leader(pool, addresses, timeout_ms)
-        request = RemotingCommand.request(
-            RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=encode_broker_names(broker_names)
+
+    def __init__(
+        self, addresses: Sequence[str], timeout_ms: int, **security: Unpack[SecurityOptions]
+    ) -> None:
+        secured = Security.of(**security)
+        env = system_environment()
+        if secured.tls is not None:
+            env = replace(env, network=TlsNetwork(secured.tls))
+        self._env = env
+        self._addresses = addresses
+        self._timeout_ms = timeout_ms
+        self._pool = ChannelPool(env, prepare=secured.prepare)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self._pool.close()
+
+    async def status(self, broker_names: Sequence[str]) -> ControllerStatus:
+        """Return the replicas of broker sets; without names of all sets, which RocketMQ's
+        controllers answer with none."""
+        leader = await self._find_leader()
+        answer = await self._ask(
+            leader,
+            RequestCode.CONTROLLER_GET_SYNC_STATE_DATA,
+            body=encode_broker_names(broker_names),
         )
-        answer = await (await pool.get(leader)).request(request, timeout_ms)
-        if answer.code != ResponseCode.SUCCESS:
-            raise remote_error(answer.code, answer.remark)
         return ControllerStatus(leader, decode_replicas_info(answer.body))
-    finally:
-        await pool.close()
 
+    async def elect(self, cluster: str, broker_name: str, broker_id: int) -> MasterHeader:
+        """Make one in-sync replica the master, also while another one lives; return who is it then.
 
-async def elect_master(
-    env: Environment,
-    addresses: Sequence[str],
-    cluster: str,
-    broker_name: str,
-    broker_id: int,
-    timeout_ms: int,
-) -> MasterHeader:
-    """Make one in-sync replica the master, also while another one lives; return who is it then.
-
-    Raises:
-        ConnectFailed: no controller answers, or none of them leads.
-        RemoteError: the leader refuses: the replica is not in sync, or not alive.
-    """
-    pool = ChannelPool(env, prepare=Security.of().prepare)
-    try:
-        leader = await _find_leader(pool, addresses, timeout_ms)
-        header = ElectMasterHeader(cluster, broker_name, broker_id, True, env.clock.now_ms())
-        request = RemotingCommand.request(RequestCode.CONTROLLER_ELECT_MASTER, header.to_ext())
-        answer = await (await pool.get(leader)).request(request, timeout_ms)
-        if answer.code not in (
-            ResponseCode.SUCCESS,
-            ResponseCode.CONTROLLER_MASTER_STILL_EXIST,
-        ):
-            raise remote_error(answer.code, answer.remark)
+        It is refused where the replica is not in sync, or not alive.
+        """
+        header = ElectMasterHeader(cluster, broker_name, broker_id, True, self._env.clock.now_ms())
+        answer = await self._ask(
+            await self._find_leader(),
+            RequestCode.CONTROLLER_ELECT_MASTER,
+            header.to_ext(),
+            also=ResponseCode.CONTROLLER_MASTER_STILL_EXIST,
+        )
         return MasterHeader.from_command(answer)
-    finally:
-        await pool.close()
 
+    async def adopt(self, broker_name: str, replica_count: int | None = None) -> SetReplicas:
+        """Have the controller record a set from what its living brokers say; return it.
 
-async def _find_leader(pool: ChannelPool, addresses: Sequence[str], timeout_ms: int) -> str:
-    faults = []
-    for address in addresses:
-        try:
-            channel = await pool.get(address, min(timeout_ms, ADDRESS_TIMEOUT_MS))
-            request = RemotingCommand.request(RequestCode.CONTROLLER_GET_METADATA_INFO)
-            answer = await channel.request(request, timeout_ms)
-        except OSError as error:
-            faults.append(f"{address}: {error}")
-            continue
-        if answer.code != ResponseCode.SUCCESS:
-            faults.append(f"{address}: {answer.remark}")
-            continue
-        leader = MetadataInfoHeader.from_command(answer).controller_leader_address
-        if leader:
-            return leader
-        faults.append(f"{address} knows no leader")
-    raise ConnectFailed(f"no controller leads: {'; '.join(faults)}")
+        Args:
+            replica_count: how many brokers the set has; given where its master is dead, so that
+                the replica with the longest log is elected.
+        """
+        header = AdoptHeader(broker_name, replica_count)
+        answer = await self._ask(await self._find_leader(), ADOPT, header.to_ext())
+        return decode_replicas_info(answer.body)[broker_name]
+
+    async def _find_leader(self) -> str:
+        faults = []
+        for address in self._addresses:
+            try:
+                answer = await self._ask(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
+            except OSError as error:
+                faults.append(f"{address}: {error}")
+                continue
+            leader = MetadataInfoHeader.from_command(answer).controller_leader_address
+            if leader:
+                return leader
+            faults.append(f"{address} knows no leader")
+        raise ConnectFailed(f"no controller leads: {'; '.join(faults)}")
+
+    async def _ask(
+        self,
+        address: str,
+        code: int,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        also: int = 0,
+    ) -> RemotingCommand:
+        channel = await self._pool.get(address, min(self._timeout_ms, ADDRESS_TIMEOUT_MS))
+        request = RemotingCommand.request(code, ext or {}, body)
+        answer = await channel.request(request, self._timeout_ms)
+        if answer.code not in (ResponseCode.SUCCESS, also):
+            raise remote_error(answer.code, answer.remark)
+        return answer

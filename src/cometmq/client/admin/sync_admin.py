@@ -110,6 +110,7 @@ class Admin:
     shrink_topic = in_caller(AdminCalls.shrink_topic)
     close_topic_growth = in_caller(AdminCalls.close_topic_growth)
     topic_growth = in_caller(AdminCalls.topic_growth)
+    set_when_away = in_caller(AdminCalls.set_when_away)
     delete_topic = in_caller(AdminCalls.delete_topic)
     topic_list = in_caller(AdminCalls.topic_list)
     topic_route = in_caller(AdminCalls.topic_route)

@@ -33,7 +33,7 @@ class GroupView:
     It is valid as long as the producer uses the same route object, ``source``.
     """
 
-    __slots__ = ("growth", "is_settled", "source", "topic")
+    __slots__ = ("_present", "growth", "is_settled", "source", "topic")
 
     def __init__(self, topic: str, source: RouteQueues, growth: Growth | None) -> None:
         self.topic = topic
@@ -41,13 +41,19 @@ class GroupView:
         self.growth = growth
         self.is_settled = growth is None or growth.is_complete
         """Whether no group is moving."""
+        self._present = {queue.broker_name for queue in source.queues}
 
     def queue(self, number: int) -> MessageQueue:
-        """The home of a group with this hash."""
-        if self.growth is None:
+        """The home of a group with this hash, or its queue while that is away."""
+        growth = self.growth
+        if growth is None or self._is_away(growth, number):
             queues = self.source.queues
             return queues[number % len(queues)]
-        return MessageQueue(self.topic, *self.growth.home(number))
+        return MessageQueue(self.topic, *growth.home(number))
+
+    def _is_away(self, growth: Growth, number: int) -> bool:
+        """Whether the group does not wait for the broker of its home, which is away."""
+        return growth.moves_when_away and growth.home(number)[0] not in self._present
 
     def queue_of(self, group: str) -> MessageQueue:
         """The home of a group."""
@@ -58,15 +64,24 @@ class GroupView:
         growth = self.growth
         return (
             growth is not None
+            and not self._is_away(growth, number)
             and growth.phase is Phase.CLOSING
             and not growth.is_moved(number)
             and growth.old.home(number) != growth.new.home(number)
         )
 
-    def group_home(self, number: int | None) -> str:
-        """The epoch and the hash by which a send chose its queue, for the broker to check."""
+    def group_home(self, number: int | None) -> str | None:
+        """The epoch and the hash by which a send chose its queue, for the broker to check; None for
+        a queue that is not the group's home.
+
+        Without a number it is for a batch of many groups.
+        """
         epoch = 0 if self.growth is None else self.growth.epoch
-        return f"{epoch}:" if number is None else f"{epoch}:{number}"
+        if number is None:
+            return f"{epoch}:"
+        if self.growth is not None and self._is_away(self.growth, number):
+            return None
+        return f"{epoch}:{number}"
 
 
 def growth_of(config: TopicConfig | None, broker_name: str) -> Growth | None:

@@ -18,7 +18,14 @@ from cometmq.client.base.reading import QueueReader
 from cometmq.client.base.routes import RouteBook
 from cometmq.client.extensions.growing import growth_of
 from cometmq.client.extensions.parking.admin import ParkedLanes, parking_groups
-from cometmq.core.extensions.growing import BUCKET_COUNT, Growth, Layout, Phase
+from cometmq.core.extensions.growing import (
+    AWAY_MOVES,
+    AWAY_WAITS,
+    BUCKET_COUNT,
+    Growth,
+    Layout,
+    Phase,
+)
 from cometmq.errors import ConfigError, RemoteError, ResponseCode, TopicNotExist
 from cometmq.model import MessageQueue, TopicConfig
 from cometmq.net.env import SystemClock
@@ -52,7 +59,8 @@ class GrowthStatus:
     ``phase`` is ``none``, ``prepared``, ``moving``, ``closing`` or ``complete``.  ``moved`` of
     ``buckets`` have left their old queues.  ``leaving`` lists the queues that nobody writes to any
     more and that consumers have not read to the end; ``waiting_for`` lists these consumer groups.
-    ``absent`` lists unregistered brokers that the growth waits for.
+    ``absent`` lists unregistered brokers that the growth waits for.  ``away`` says whether message
+    groups ``wait`` for a broker that is away or ``move``; it is empty where nobody has chosen.
 
     Once ``complete``, no producer needs a broker that is not in the ``new`` layout.
     """
@@ -64,6 +72,7 @@ class GrowthStatus:
     new: str = ""
     moved: int = 0
     buckets: int = 0
+    away: str = ""
     leaving: tuple[MessageQueue, ...] = ()
     waiting_for: tuple[GroupBehind, ...] = ()
     absent: tuple[str, ...] = ()
@@ -106,12 +115,14 @@ class GrowthCalls:
         *,
         cluster: str | None = None,
         broker_names: Iterable[str] | None = None,
+        when_away: str | None = None,
     ) -> GrowthStatus:
         """Give a topic ``queue_count`` queues on each broker, and keep the order of its groups.
 
         Without ``broker_names`` it grows on all masters (of the cluster), also on those that do not
         have the topic yet; an unfinished growth continues on the brokers it was begun with.
-        Returns at once; `topic_growth` reports the progress.
+        ``when_away`` is the choice of `set_when_away`, which is ``wait`` for a topic that grows for
+        the first time without one.  Returns at once; `topic_growth` reports the progress.
 
         Raises:
             ConfigError: nothing would grow, another growth is under way, a broker is unknown, or
@@ -135,7 +146,7 @@ class GrowthCalls:
                     f"the topic {topic} has {count} queues on {name}, more than {queue_count}; "
                     "cometmq topic shrink makes them fewer"
                 )
-        return await _change(self, topic, topics, wanted)
+        return await _change(self, topic, topics, wanted, when_away)
 
     async def shrink_topic(
         self: _Admin,
@@ -188,6 +199,31 @@ class GrowthCalls:
                 await _write(self, at_broker.address, name, at_broker.config, closing)
         return await _status(self, topic, await _fetch_topics(self, topic, None))
 
+    async def set_when_away(self: _Admin, topic: str, when_away: str) -> GrowthStatus:
+        """Choose what producers do with message groups whose broker is away.
+
+        With ``wait`` their sends wait for the broker, which keeps the order; with ``move`` they go
+        to other brokers until it is back.  The brokers keep the choice with the topic's present
+        queues, which `grow_topic` and `shrink_topic` change from then on.
+
+        Raises:
+            ConfigError: the word is another one, or a broker of the topic is not registered.
+            TopicNotExist: no broker has the topic.
+        """
+        _check_away(when_away)
+        topics = await _fetch_topics(self, topic, None)
+        growth = _merged_growth(topics)
+        if growth is None:
+            layout = _present_layout(topic, topics)
+            growth = Growth(1, Phase.COMPLETE, layout, layout)
+        _check_registered(topic, growth.brokers, topics)
+        for name in sorted(growth.brokers):
+            at_broker = topics[name]
+            if at_broker.config is not None:
+                own = replace(at_broker.growth or growth, away=when_away)
+                await _write(self, at_broker.address, name, at_broker.config, own)
+        return await _status(self, topic, await _fetch_topics(self, topic, None))
+
     async def topic_growth(self: _Admin, topic: str) -> GrowthStatus:
         """The progress of a topic's growth, and the consumer groups it waits for.
 
@@ -199,6 +235,22 @@ class GrowthCalls:
             RemoteError: a broker refused to close the growth.
         """
         return await _status(self, topic, await _fetch_topics(self, topic, None))
+
+
+def _check_away(when_away: str) -> None:
+    if when_away not in (AWAY_WAITS, AWAY_MOVES):
+        raise ConfigError(f"when_away is {when_away!r:.50}, expected wait or move")
+
+
+def _check_registered(
+    topic: str, names: Iterable[str], topics: Mapping[str, _TopicAtBroker]
+) -> None:
+    missing = sorted(name for name in names if name not in topics)
+    if missing:
+        raise ConfigError(
+            f"the broker {', '.join(missing)} of the topic {topic} is not registered; every broker "
+            "of the topic must be prepared before the change starts; start it and repeat the call"
+        )
 
 
 def _check_broker_names(topics: Mapping[str, _TopicAtBroker], names: Iterable[str] | None) -> None:
@@ -247,9 +299,15 @@ def _present_layout(topic: str, topics: Mapping[str, _TopicAtBroker]) -> Layout:
 
 
 async def _change(
-    admin: _Admin, topic: str, topics: Mapping[str, _TopicAtBroker], wanted: Layout
+    admin: _Admin,
+    topic: str,
+    topics: Mapping[str, _TopicAtBroker],
+    wanted: Layout,
+    when_away: str | None = None,
 ) -> GrowthStatus:
     """Prepare every broker, then let every broker move."""
+    if when_away is not None:
+        _check_away(when_away)
     before = _merged_growth(topics)
     if before is not None and not before.is_complete:
         if before.new != wanted:
@@ -266,15 +324,11 @@ async def _change(
         if wanted == old:
             raise ConfigError(f"the topic {topic} has these queues already: {old}")
         epoch = 1 if before is None else before.epoch + 1
-        growth = Growth(epoch, Phase.PREPARED, old, wanted)
+        away = (before.away if before is not None else "") or AWAY_WAITS
+        growth = Growth(epoch, Phase.PREPARED, old, wanted, away=when_away or away)
     # New brokers come last: the next change asks the old ones, so it sees a half-begun growth.
     names = sorted(growth.brokers, key=lambda name: (not growth.old.count_of(name), name))
-    missing = [name for name in names if name not in topics]
-    if missing:
-        raise ConfigError(
-            f"the broker {', '.join(missing)} of the topic {topic} is not registered; every broker "
-            "of the topic must be prepared before the change starts; start it and repeat the call"
-        )
+    _check_registered(topic, names, topics)
     if before is None or before.is_complete:
         await _check_parked(admin, topic, growth)
     order = next(
@@ -387,6 +441,7 @@ async def _status(admin: _Admin, topic: str, topics: Mapping[str, _TopicAtBroker
         str(growth.new),
         moved,
         total,
+        growth.away,
         leaving,
         tuple(behind),
         absent,

@@ -177,7 +177,7 @@ class BatchSend:
         owner: "GroupSends",
         topic: _Topic,
         batch: LingerBatch,
-        group_home: str,
+        group_home: str | None,
         turn: int,
     ) -> None:
         self._owner = owner

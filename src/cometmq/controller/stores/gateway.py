@@ -15,6 +15,8 @@ __all__ = ["EtcdGateway"]
 TIMEOUT_S: Final = 1.0
 """A member of etcd that does not answer for so long: the next one is asked."""
 EXPIRED: Final = 401
+STALE: Final = "auth store is old"
+"""In the answer, with code 400, to a token from before a change of any user or role."""
 
 
 class EtcdGateway:
@@ -54,7 +56,8 @@ class EtcdGateway:
         for endpoint in list(self._endpoints):
             try:
                 answer = await self._ask(endpoint, path, body)
-            except (httpx.HTTPError, ValueError) as error:
+            except (httpx.HTTPError, OSError, ValueError) as error:
+                # A refused certificate shows only when the answer is read, as the ssl module's.
                 faults.append(f"{endpoint}: {str(error) or type(error).__name__}")
                 self._endpoints.remove(endpoint)
                 self._endpoints.append(endpoint)
@@ -70,7 +73,8 @@ class EtcdGateway:
         if self._user and not self._token:
             self._token = await self._authenticate(endpoint)
         response = await self._post(endpoint, path, body)
-        if response.status_code == EXPIRED and self._user:
+        is_old = response.status_code == EXPIRED or STALE in response.text
+        if is_old and self._user:
             self._token = await self._authenticate(endpoint)
             response = await self._post(endpoint, path, body)
         if response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:

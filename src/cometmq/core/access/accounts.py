@@ -166,10 +166,10 @@ class Accounts:
     # -- the file ---------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        """Write the table."""
+        """Write the table: users and their policies by name, so that one can change alone."""
         return {
-            "users": [user.to_json() for user in self.users.values()],
-            "acls": [self.acl_json(name) for name in self.policies],
+            "users": {name: user.to_json() for name, user in self.users.items()},
+            "acls": {name: self.acl_json(name) for name in self.policies},
         }
 
     @staticmethod
@@ -180,11 +180,16 @@ class Accounts:
             ConfigError: a user or an entry is illegal.
         """
         accounts = Accounts()
-        for user in data.get("users", ()):
+        for user in data.get("users", {}).values():
             accounts.create_user(user, by_super=True)
-        for acl in data.get("acls", ()):
+        for acl in data.get("acls", {}).values():
             accounts.put_policies(acl.get("subject") or "", acl, replaces=True)
         return accounts
+
+    def take(self, other: Accounts) -> None:
+        """Become equal to another table."""
+        self.users, self.policies = other.users, other.policies
+        self.revision += 1
 
 
 def _changed(user: User, data: Mapping[str, Any]) -> User:

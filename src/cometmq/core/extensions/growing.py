@@ -20,7 +20,12 @@ A growth is stored in the attributes of the topic.  Every broker has the same va
   hash selects;
 - ``group.phase``: ``prepared`` (groups use the old layout), ``moving``, ``closing``, or
   ``complete`` (all groups use the new layout);
-- ``group.moved``: ``0:*;1:ff00..``, for each of the broker's own queues a bit per moved bucket.
+- ``group.moved``: ``0:*;1:ff00..``, for each of the broker's own queues a bit per moved bucket;
+- ``group.away``: what producers do with a group whose home is at a broker that is away: ``wait``
+  for it (also without the attribute), or ``move`` to a queue of the others meanwhile, which breaks
+  the group's order.  A topic that never grew gets its layout with this choice, as a growth that is
+  complete and led nowhere; without a layout nobody knows which queues are away, and ``hash %
+  queues`` moves groups as in RocketMQ.
 
 The admin call first sends ``prepared`` and the new number of queues to each broker, in the order of
 the brokers' names.  A broker refuses another growth until all its own buckets have moved.  When
@@ -61,6 +66,8 @@ from cometmq.codec.java_hash import java_hash
 from cometmq.errors import ConfigError
 
 __all__ = [
+    "AWAY_MOVES",
+    "AWAY_WAITS",
     "BUCKET_COUNT",
     "GROUP_FIELD",
     "Growth",
@@ -87,6 +94,9 @@ PHASE: Final = "group.phase"
 OLD_LAYOUT: Final = "group.layout.old"
 NEW_LAYOUT: Final = "group.layout"
 MOVED: Final = "group.moved"
+AWAY: Final = "group.away"
+AWAY_MOVES: Final = "move"
+AWAY_WAITS: Final = "wait"
 _MIX: Final = 0x9E3779B1
 
 
@@ -176,6 +186,8 @@ class Growth:
     old: Layout
     new: Layout
     moved: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    away: str = ""
+    """What the topic says of brokers that are away: `AWAY_WAITS`, `AWAY_MOVES` or nothing."""
 
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, str], broker_name: str) -> "Growth | None":
@@ -185,6 +197,11 @@ class Growth:
             ConfigError: the attributes do not have the form above.
         """
         if EPOCH not in attributes:
+            if AWAY in attributes:
+                raise ConfigError(
+                    f"{AWAY} has no effect without the layout of the topic's message groups;"
+                    " cometmq topic when-away writes both"
+                )
             return None
         try:
             growth = cls(
@@ -201,7 +218,7 @@ class Growth:
                 f"the topic's attributes {EPOCH}, {PHASE}, {OLD_LAYOUT}, {NEW_LAYOUT} and {MOVED} "
                 f"do not fit together ({error}); cometmq topic grow writes them"
             ) from error
-        return replace(growth, moved=moved)
+        return replace(growth, moved=moved, away=attributes.get(AWAY, ""))
 
     def to_attributes(self, broker_name: str) -> dict[str, str]:
         """The attributes of one broker."""
@@ -218,7 +235,14 @@ class Growth:
         )
         if marks:
             attributes[MOVED] = marks
+        if self.away:
+            attributes[AWAY] = self.away
         return attributes
+
+    @property
+    def moves_when_away(self) -> bool:
+        """Whether groups go to another queue while the broker of their home is away."""
+        return self.away == AWAY_MOVES
 
     def is_moved(self, group_hash: int) -> bool:
         """Whether the marks gathered so far include the group's bucket at its old home."""
@@ -279,7 +303,9 @@ class Growth:
             moved[queue] = moved.get(queue, 0) | bits
         order = list(Phase)
         phase = max(self.phase, other.phase, key=order.index)
-        return replace(self, moved=moved, phase=phase)
+        # A change that has reached some of the brokers keeps the order.
+        away = self.away if self.away == other.away else AWAY_WAITS
+        return replace(self, moved=moved, phase=phase, away=away)
 
 
 def _parse_marks(text: str, broker_name: str) -> dict[tuple[str, int], int]:

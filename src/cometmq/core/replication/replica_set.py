@@ -22,6 +22,7 @@ from typing import Final
 import msgspec
 
 from cometmq.errors import ResponseCode
+from cometmq.wire.extensions.adopt import ReplicaView
 
 __all__ = [
     "FIRST_ID",
@@ -29,6 +30,7 @@ __all__ = [
     "ReplicaSet",
     "SetMember",
     "SetRefusal",
+    "adopt",
     "alter_in_sync",
     "apply_id",
     "clean",
@@ -265,6 +267,84 @@ def elect(
         return -candidate.epoch, -candidate.log_end, candidate.priority, broker_id
 
     return _with_master(recorded, min(candidates, key=rank))
+
+
+def adopt(
+    recorded: ReplicaSet | None,
+    broker_name: str,
+    views: Mapping[int, tuple[str, ReplicaView]],
+    *,
+    replica_count: int | None = None,
+    is_unclean: bool = False,
+) -> ReplicaSet | SetRefusal:
+    """Record a set from what its living brokers say, or add those that a recorded set lacks.
+
+    The master is the broker that leads the newest epoch that any of them knows.  Without one, the
+    end of the log decides: what was acknowledged is in every in-sync replica, which were at least
+    `minInSyncReplicas`, so where fewer than that are missing, the longest log of the newest epoch
+    has it.
+
+    Args:
+        views: address and view by id.
+        replica_count: how many brokers the set has, where its master is dead; else None.
+        is_unclean: elect although too many are missing.
+    """
+    code = ResponseCode.SYSTEM_ERROR
+    if recorded is not None:
+        added = {
+            broker_id: SetMember(address, "")
+            for broker_id, (address, _) in views.items()
+            if broker_id not in recorded.replicas
+        }
+        if not added:
+            return recorded
+        return msgspec.structs.replace(
+            recorded,
+            replicas={**recorded.replicas, **added},
+            next_id=max(recorded.next_id, *(broker_id + 1 for broker_id in added)),
+        )
+    if not views:
+        return SetRefusal(code, f"no broker of {broker_name} that this controller hears answers")
+    newest = max(view.master_epoch for _, view in views.values())
+    masters = [
+        broker_id
+        for broker_id, (_, view) in views.items()
+        if view.is_master and view.master_epoch == newest
+    ]
+    known = set(views).union(*(view.in_sync for _, view in views.values()))
+    if not masters:
+        if replica_count is None:
+            return SetRefusal(
+                code,
+                f"none of the brokers {sorted(views)} of {broker_name} leads the newest epoch that"
+                f" they know, {newest}: start its master, or elect among those that live"
+                " (--elect-among)",
+            )
+        missing_count = max(replica_count, len(known)) - len(views)
+        in_sync_min = max(view.in_sync_min for _, view in views.values())
+        if missing_count >= in_sync_min and not is_unclean:
+            return SetRefusal(
+                code,
+                f"{missing_count} brokers of {broker_name} are missing, and minInSyncReplicas is"
+                f" {in_sync_min}: they may have acknowledged messages that the brokers"
+                f" {sorted(views)} lack; start one of them, or accept the loss"
+                " (enableElectUncleanMaster=true at the controller)",
+            )
+
+    def rank(broker_id: int) -> tuple[int, int, int]:
+        _, view = views[broker_id]
+        return -view.last_epoch, -view.log_end, broker_id
+
+    master_id = min(masters or views, key=rank)
+    epoch = max(max(view.master_epoch, view.last_epoch) for _, view in views.values())
+    made = ReplicaSet(
+        cluster=views[master_id][1].cluster,
+        broker_name=broker_name,
+        replicas={broker_id: SetMember(address, "") for broker_id, (address, _) in views.items()},
+        next_id=max(known) + 1,
+        master_epoch=epoch,
+    )
+    return _with_master(made, master_id)
 
 
 def without_master(recorded: ReplicaSet) -> ReplicaSet:

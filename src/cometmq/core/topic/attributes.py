@@ -92,6 +92,7 @@ TOPIC_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
     "group.phase": Attribute(choices=("prepared", "moving", "closing", "complete")),
     "group.layout.old": Attribute(pattern=_LAYOUT),
     "group.layout": Attribute(pattern=_LAYOUT),
+    "group.away": Attribute(choices=("wait", "move")),
     "group.moved": Attribute(pattern=r"\d+:[*0-9a-f]+(;\d+:[*0-9a-f]+)*"),
 }
 """In the order in which Java lists the choices; those of ``group.`` are ours (core.growing)."""

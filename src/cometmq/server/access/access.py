@@ -27,12 +27,12 @@ from cometmq.server.access.guard import AccessGuard, AccessRules, AccountRules, 
 from cometmq.server.access.needs import Needs
 from cometmq.server.access.processor import AccountProcessor
 from cometmq.server.access.settings import AccessSettings
-from cometmq.server.config_file import ConfigFile, load_config_file
+from cometmq.server.config_file import ConfigFile, Journal, load_config_file
 from cometmq.store.base.disk import Disk, make_durable_directory
 from cometmq.wire.command.fastjson import loads_object
 from cometmq.wire.frame.acl import Credentials
 
-__all__ = ["Access", "read_plain_accounts"]
+__all__ = ["ACCOUNTS_FILE", "Access", "read_plain_accounts"]
 
 log = logging.getLogger("cometmq.access")
 
@@ -56,6 +56,10 @@ class Access:
             self._inner = User(inner.access_key, inner.secret_key, is_super=True)
         self._rules: AccessRules | None = None
         self._processors: dict[int, Handler] = {}
+        self.accounts: Accounts | None = None
+        """The accounts of ACL 2.0, once open; None for those of ACL 1.0."""
+        self.file: ConfigFile | None = None
+        """Their file; None where they have none."""
         self._watch: _PlainFiles | None = None
         self._waiting: list[Callable[[], None]] = []
 
@@ -66,24 +70,33 @@ class Access:
         else:
             self._waiting.append(then)
 
-    def open(self, env: Environment, disk: Disk | None = None, folder: str = "") -> None:
+    def open(
+        self,
+        env: Environment,
+        disk: Disk | None = None,
+        folder: str = "",
+        journal: Journal | None = None,
+    ) -> None:
         """Load the accounts, and call those that wait for them; blocks.
 
         Args:
             disk: where the accounts of ACL 2.0 are kept; None for those of the settings alone.
             folder: for their file.
+            journal: takes their changes to other replicas.
 
         Raises:
             ConfigError: a setting is illegal, there is no super user, or a file of ACL 1.0 cannot
                 be read.
             StoreCorrupt, StoreError: the file of ACL 2.0 cannot be read or written.
         """
-        self._rules = self._open(env, disk, folder)
+        self._rules = self._open(env, disk, folder, journal)
         waiting, self._waiting = self._waiting, []
         for then in waiting:
             then()
 
-    def _open(self, env: Environment, disk: Disk | None, folder: str) -> AccessRules:
+    def _open(
+        self, env: Environment, disk: Disk | None, folder: str, journal: Journal | None
+    ) -> AccessRules:
         settings = self._settings
         if settings.acl_enable:
             require("acl", "aclEnable=true")
@@ -97,7 +110,7 @@ class Access:
             make_durable_directory(disk, folder)
             path = f"{folder}/{ACCOUNTS_FILE}"
             accounts = load_config_file(disk, path, _decode) or accounts
-            file = _file_of(accounts, disk, env, path)
+            file = _file_of(accounts, disk, env, path, journal)
         for name, secret in settings.first_users():
             if name not in accounts.users and (self._inner is None or name != self._inner.name):
                 data = {"username": name, "password": secret, "userType": "Super"}
@@ -108,8 +121,10 @@ class Access:
                 ' anything: set initAuthenticationUser={"username":"...","password":"..."} for the'
                 " first start"
             )
+        self.accounts, self.file = accounts, file
         if file is not None:
-            file.save_now()
+            if journal is None:
+                file.save_now()
             self._processors = AccountProcessor(accounts, file).handlers()
         return AccountRules(
             accounts,
@@ -242,13 +257,16 @@ class _PlainFiles:
             self._reread_later()
 
 
-def _file_of(accounts: Accounts, disk: Disk, env: Environment, path: str) -> ConfigFile:
+def _file_of(
+    accounts: Accounts, disk: Disk, env: Environment, path: str, journal: Journal | None
+) -> ConfigFile:
     return ConfigFile(
         disk,
         env.workers,
         path,
         lambda: accounts.revision,
         lambda: _snapshot(accounts),
+        journal,
         is_private=True,
     )
 

@@ -233,7 +233,12 @@ class AccessGuard:
         needs = self._needs(request, is_strict=not caller.is_free)
         if not caller.is_free:
             for need in needs:
-                remark = self._rules.refusal(caller, need, ip)
+                remark = self._rules.refusal(caller, need, ip) if need.actions else None
+                if not need.actions:
+                    remark = (
+                        f"User:{caller.name} has no permission to access {need.resource} from"
+                        f" {ip}, which is for super users only."
+                    )
                 if remark is not None:
                     raise denied(remark)
         if any(not _ADMIN.isdisjoint(need.actions) for need in needs):

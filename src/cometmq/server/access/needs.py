@@ -14,7 +14,13 @@ from typing import Final, NamedTuple, TypeAlias
 
 from cometmq.core.access.policies import Action, Resource, ResourceType
 from cometmq.errors import RemoteProtocolError
-from cometmq.model.names import DLQ_PREFIX, PARK_PREFIX, RETRY_PREFIX, SENT_PREFIX
+from cometmq.model.names import (
+    DLQ_PREFIX,
+    PARK_PREFIX,
+    RETRY_PREFIX,
+    SENT_PREFIX,
+    STATE_TOPIC,
+)
 from cometmq.wire.command.codes import RequestCode as Code
 from cometmq.wire.command.command import RemotingCommand
 from cometmq.wire.command.fastjson import loads_object
@@ -36,7 +42,7 @@ _GROUP_PREFIXES: Final = (RETRY_PREFIX, DLQ_PREFIX, PARK_PREFIX, SENT_PREFIX)
 
 
 class Need(NamedTuple):
-    """One resource, and the actions of which one must be allowed."""
+    """One resource, and the actions of which one must be allowed; none: super users only."""
 
     resource: Resource
     actions: tuple[Action, ...]
@@ -79,6 +85,9 @@ def of_topic(*actions: Action, fields: tuple[str, ...] = ("topic",)) -> Needs:
 def need_of_topic(topic: str, actions: tuple[Action, ...]) -> Need:
     """A need of one topic, or of the group that it belongs to."""
     resource = topic_resource(topic)
+    if topic == STATE_TOPIC:
+        # It has the accounts of a replica set, with their passwords.
+        return Need(resource, ())
     if resource.type is ResourceType.GROUP and Action.PUB in actions:
         # A message for another try is the group's own business.
         actions = (Action.SUB, *((Action.GET,) if Action.GET in actions else ()))

@@ -9,6 +9,7 @@ from cometmq.core.replication.replica_set import (
     ReplicaSet,
     SetMember,
     SetRefusal,
+    adopt,
     alter_in_sync,
     apply_id,
     clean,
@@ -16,6 +17,7 @@ from cometmq.core.replication.replica_set import (
     register,
     without_master,
 )
+from cometmq.wire.extensions.adopt import ReplicaView
 
 A, B, C = (ElectionCandidate(3, 100, 5), ElectionCandidate(3, 100, 4), ElectionCandidate(2, 900, 1))
 REPLICAS = {number: SetMember(f"h{number}:1", f"h{number}:1;7") for number in (1, 2, 3)}
@@ -215,3 +217,87 @@ def test_heartbeats_tell_who_lives() -> None:
     live.forget("b", 1)
     assert live.get("b", 1) is None
     assert list(live.of("b")) == [2]
+
+
+def view(
+    master_epoch: int,
+    log_end: int,
+    *,
+    is_master: bool = False,
+    last_epoch: int = 3,
+    in_sync: tuple[int, ...] = (),
+    in_sync_min: int = 2,
+) -> ReplicaView:
+    """What one broker says."""
+    return ReplicaView("c", is_master, master_epoch, last_epoch, log_end, in_sync, in_sync_min)
+
+
+def adopted(
+    views: dict[int, ReplicaView], count: int | None = None, *, is_unclean: bool = False
+) -> ReplicaSet | SetRefusal:
+    """Adopt the set of these brokers."""
+    placed = {broker_id: (f"h{broker_id}:1", each) for broker_id, each in views.items()}
+    return adopt(None, "b", placed, replica_count=count, is_unclean=is_unclean)
+
+
+def test_adopt_the_master_that_lives() -> None:
+    """Under a larger epoch than anybody knows, alone in sync, with an id for the next broker."""
+    made = changed(adopted({1: view(3, 9), 2: view(3, 7, is_master=True, in_sync=(2, 4))}))
+    assert (made.master_id, made.master_epoch, made.in_sync, made.next_id) == (2, 4, (2,), 5)
+    assert (made.cluster, made.address_of(1), made.address_of(2)) == ("c", "h1:1", "h2:1")
+
+
+def test_adopt_no_deposed_master() -> None:
+    """It leads an epoch that is over; the others know."""
+    views = {1: view(2, 90, is_master=True, last_epoch=2), 2: view(3, 7), 3: view(3, 8)}
+    refused = adopted(views)
+    assert isinstance(refused, SetRefusal)
+    assert "leads the newest epoch that they know, 3" in refused.remark
+    assert changed(adopted(views, 3)).master_id == 3
+
+
+@pytest.mark.parametrize(
+    ("answering", "count", "in_sync_min", "leader"),
+    [
+        ((1, 2, 3), 3, 1, 3),
+        ((1, 2), 3, 2, 2),
+        ((1, 2), 3, 1, None),
+        ((2,), 3, 2, None),
+        ((2,), 1, 2, None),  # it has heard of three
+        ((1, 2, 3), 5, 3, 3),
+        ((1, 2, 3), 6, 3, None),
+    ],
+)
+def test_adopt_without_a_master(
+    answering: tuple[int, ...], count: int, in_sync_min: int, leader: int | None
+) -> None:
+    """The longest log, where fewer are missing than a send had waited for; else only if the loss is
+    accepted."""
+    views = {
+        number: view(3, number * 10, in_sync=(1, 2, 3), in_sync_min=in_sync_min)
+        for number in answering
+    }
+    result = adopted(views, count)
+    if leader is not None:
+        assert changed(result).master_id == leader
+        return
+    assert isinstance(result, SetRefusal)
+    assert "are missing" in result.remark
+    assert changed(adopted(views, count, is_unclean=True)).master_id == max(answering)
+
+
+def test_adopt_prefers_the_newest_epoch_to_the_longest_log() -> None:
+    """A longer log of an older mastership has what nobody acknowledged."""
+    views = {1: view(0, 90, last_epoch=2), 2: view(0, 10, last_epoch=3)}
+    made = changed(adopted(views, 2))
+    assert (made.master_id, made.master_epoch) == (2, 4)
+
+
+def test_adopt_adds_to_a_recorded_set() -> None:
+    """Only those that it lacks, and not in sync; nobody answers: nothing is recorded."""
+    late = {2: ("other:1", view(3, 1)), 7: ("h7:1", view(0, 1))}
+    grown = changed(adopt(LED, "b", late))
+    assert (grown.replicas[2], grown.address_of(7), grown.next_id) == (REPLICAS[2], "h7:1", 8)
+    assert (grown.in_sync, grown.master_epoch) == (LED.in_sync, LED.master_epoch)
+    assert adopt(LED, "b", {}) == LED
+    assert isinstance(adopted({}), SetRefusal)
