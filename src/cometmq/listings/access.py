@@ -58,8 +58,10 @@ async def explain_access(
         return row | {"allowed": True, "because": "a super user may do everything", "entry": None}
     accounts = Accounts.from_json(
         {
-            "users": [{**account, "password": "-"}],
-            "acls": [each for each in policies if each["subject"] == f"User:{name}"],
+            "users": {name: {**account, "password": "-"}},
+            "acls": {
+                each["subject"]: each for each in policies if each["subject"] == f"User:{name}"
+            },
         }
     )
     verdict = decide(accounts.policies.get(name, {}), wanted, [Action[action.upper()]], ip)
