@@ -208,6 +208,8 @@ class Recovery:
         # Units may be on stable storage before their records are.
         safe = max(min(now.synced, now.flushed), self._log.min_offset)
         start = now.derived if is_whole else safe
+        # A changed unit may mislead the search for the first unit to cut.
+        self._scan.has_lost_addresses = not is_whole
         self.report.scan_start = start
         if is_whole and not now.is_clean:
             fault = file_saved_units(

@@ -656,7 +656,7 @@ class BrokerPart:
             for finding in report.findings
             if finding.kind not in harmless
             and not (is_serving and "/index" in finding.path)
-            and not self.rot.explains(finding)
+            and not self.rot.explains(finding, report.findings)
         ]
         unnamed_path = self.rot.unnamed_file(report.findings, report.log_start)
         # The index of a store that serves is partly in memory.

@@ -149,8 +149,16 @@ class Rot:
                 return path
         return None
 
-    def explains(self, finding: Finding) -> bool:
-        """Whether a finding of the store's check is about a spoilt record."""
+    def explains(self, finding: Finding, findings: list[Finding]) -> bool:
+        """Whether a finding of the store's check is about a spoilt record, unit or entry.
+
+        Args:
+            findings: all of them.  Of a file whose size of the slot table cannot be told, since
+                one of its few entries is spoilt, no entry is found.
+        """
+        if finding.path.endswith("/index"):
+            heads = {other.path for other in findings if other.position == 0}
+            return any(path in heads for path, _ in self._entries)
         return any(self._is_about(finding, seen) for seen in self.spoilt.values()) or any(
             finding.path == path for path, _ in (*self._units, *self._entries)
         )

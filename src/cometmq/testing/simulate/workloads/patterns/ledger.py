@@ -1,7 +1,7 @@
 """A ledger: members consume in order, and a fence keeps out a member that has lost its queue.
 
-A handler may be slow before its transaction, so the member's lock may end and another member commit
-in between.
+A handler may be slow before its transaction, and the transaction may begin late, so the member's
+lock may end and another member commit in between.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import functools
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from cometmq.client.consumer.push_consumer import PushConsumer
 from cometmq.client.message.message import ReceivedMessage
@@ -30,7 +30,7 @@ __all__ = ["LedgerWorkload"]
 TOPIC: Final = "Ledger"
 GROUP: Final = "ledger"
 ACCOUNTS: Final = 4
-SLOW_S: Final = (0.0, 0.0, 0.3, 3.0, 8.0)
+SLOW_S: Final = (0.0, 0.0, 0.0, 0.3, 1.0, 3.0, 8.0)
 """The longest outlives a queue's lock where lives are shorter."""
 CREATE: Final = "create table postings (name text, queue text, at int, own int, epoch int)"
 POST: Final = "insert into postings select :name, :queue, :at, :own, epoch from cometmq_fences"
@@ -80,13 +80,11 @@ class LedgerWorkload(Workload):
             statement = text(f"{POST} where group_name = '{GROUP}' and queue_name = :queue")
             await session.execute(statement, {**values, "own": began[queue]})
 
-        sessions = async_sessionmaker(self.database.engine)
+        sessions = async_sessionmaker(self.database.engine, class_=self._slow_session())
         once = exactly_once(sessions, group=GROUP, fence=fence, clock=self.now_ms)(post)
 
         async def handle(message: ReceivedMessage) -> None:
-            # The member may lose its queue before it notices.
-            slow_s = 0.0 if self.cluster.is_peace else self.chance.choice(SLOW_S)
-            await asyncio.sleep(slow_s)
+            await self._be_slow()
             await once(message)
 
         return self.consumer(
@@ -99,6 +97,25 @@ class LedgerWorkload(Workload):
             suspend_ms=200,
             rebalance_listener=fence.rebalanced,
         )
+
+    async def _be_slow(self) -> None:
+        """Wait, so that a member may lose its queue before it notices."""
+        if not self.cluster.is_peace:
+            await asyncio.sleep(self.chance.choice(SLOW_S))
+
+    def _slow_session(self) -> type[AsyncSession]:
+        """A session that begins late at times, as where all connections of a pool are in use."""
+        from sqlalchemy.ext.asyncio import AsyncSession
+
+        be_slow = self._be_slow
+
+        class SlowSession(AsyncSession):
+            @override
+            async def __aenter__(self) -> Self:
+                await be_slow()
+                return await super().__aenter__()
+
+        return SlowSession
 
     def _fence(self) -> tuple[Fence, dict[str, int]]:
         """A fence, and for each queue the epoch with which the last handler began."""
