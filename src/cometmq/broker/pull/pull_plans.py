@@ -203,7 +203,9 @@ class PullFront:
                 break
             frame = data[end : fields[0]]
             plan = self._plan(fields, frame, connection, now_ms)
-            if plan is None:
+            if plan is None or (
+                plan.is_committing and self._is_late(plan, fields[5], connection, now_ms)
+            ):
                 break
             answer = self._answer(fields, plan)
             if answer is _AT_END and plan.may_wait and not self._hold.is_full(connection):
@@ -236,7 +238,6 @@ class PullFront:
             plan is None
             or offsets.is_after_loss
             or offsets.has_reset(plan.group, plan.topic, plan.queue_id)
-            or (plan.is_committing and self._is_late(plan, fields[5], connection, now_ms))
         ):
             return None
         return plan

@@ -27,7 +27,7 @@ import msgspec
 from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.broker import Broker
 from cometmq.codec.stored_message import decode_messages
-from cometmq.model.offsets import PhysicalOffset
+from cometmq.model.offsets import ConsumerOffset, PhysicalOffset
 from cometmq.store.base.disk import Disk
 from cometmq.store.base.results import GetResult, GetStatus
 from cometmq.store.offline.verify import FindingKind, verify_store
@@ -102,6 +102,8 @@ class Group:
     """
     may_go_back_to: Callable[[Position], bool] = lambda position: False
     """Whether an operator reset the group to this position."""
+    has_locks: bool = False
+    """Whether its members lock queues: then no single commit moves back."""
     decided: set[Position] = field(default_factory=set)
     bodies: set[bytes] = field(default_factory=set)
     """Bodies of the messages that were handled successfully."""
@@ -143,6 +145,7 @@ class BrokerPart:
         self._now_ms = now_ms
         self._on_seen = on_seen
         self._on_loss = on_loss
+        self._moved_back = ""
         self.rot = Rot(node.disk)
         self._boot = node.disk.boot
         self._end_after_cut = _NO_END
@@ -265,7 +268,28 @@ class BrokerPart:
         self._compare_with_before(broker)
         # Missing entries are still being derived or wait for the timers.
         self._verify(frozenset({FindingKind.NOTE, FindingKind.MISSING}), is_serving=True)
+        self._watch_commits(broker)
         self.observe()
+
+    def _watch_commits(self, broker: Broker) -> None:
+        """Look at each commit at once: the next one would hide that a group went back."""
+        table = broker.state.offsets
+        commit = table.commit
+
+        def watched(
+            group: str, topic: str, queue_id: int, consumer_offset: ConsumerOffset, now_ms: int
+        ) -> None:
+            was = table.queues(group, topic).get(queue_id, ConsumerOffset(0))
+            if consumer_offset < was and any(
+                known.name == group and known.has_locks for known in self.groups
+            ):
+                self._moved_back = (
+                    f"{self.name}: a commit moved the offset of {group} in {topic}/{queue_id} back "
+                    f"from {was} to {consumer_offset}"
+                )
+            commit(group, topic, queue_id, consumer_offset, now_ms)
+
+        table.commit = watched  # type: ignore[method-assign]
 
     @property
     def is_up(self) -> bool:
@@ -517,6 +541,8 @@ class BrokerPart:
         }
 
     def _observe_offsets(self, broker: Broker) -> None:
+        if self._moved_back:
+            raise CheckFailed(self._moved_back)
         revision = broker.state.offsets.revision
         if revision == self._committed_revision:
             return

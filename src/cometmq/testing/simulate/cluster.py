@@ -145,10 +145,11 @@ class Cluster:
         wants: Callable[[Seen], bool] = lambda seen: True,
         *,
         is_alone: bool = False,
+        has_locks: bool = False,
         may_go_back_to: Callable[[Position], bool] = lambda position: False,
     ) -> Group:
         """Follow a group's committed offsets from now on."""
-        group = Group(name, wants, is_alone, may_go_back_to)
+        group = Group(name, wants, is_alone, may_go_back_to, has_locks)
         for part in self.brokers:
             part.groups.append(group)
         return group

@@ -182,7 +182,7 @@ class Plan:
             added += ["lost-answers", "lost-answers", "full-disk"]
             settings.setdefault("mapped_file_size_commit_log", str(20 * 1024))
         if ORDERED.intersection(self.workloads) and chance.random() < 0.25:
-            added.append("island")
+            added.append(chance.choice(["island", "long-part"]))
             lives = max(lives, 10)
         if "ledger" in self.workloads:
             # A member loses its queue, and its session too, while its handler runs.

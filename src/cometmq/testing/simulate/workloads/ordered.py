@@ -38,7 +38,7 @@ class OrderedWorkload(Workload):
         self._passed: defaultdict[object, int] = defaultdict(lambda: -1)
         self._calm_member: PushConsumer | None = None
         cluster.watch(self.topic, self.never_twice)
-        self.readers = cluster.watch_group(f"{self.name}-readers", is_alone=True)
+        self.readers = cluster.watch_group(f"{self.name}-readers", is_alone=True, has_locks=True)
         self.calm_group(f"{self.name}-readers")
         first, second = cluster.clients
         cluster.role(f"{self.name} send", first, lambda: self.send_all(first, self._step))
