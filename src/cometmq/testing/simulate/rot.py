@@ -144,7 +144,8 @@ class Rot:
                 return path
         for (path, position), spoilt in self._entries.items():
             # What leads before the log's begin has expired, as far as the check can say.
-            is_checked = int.from_bytes(spoilt[4:], "big") >= log_begin and self._disk.exists(path)
+            entry_offset = int.from_bytes(spoilt[4:], "big", signed=True)
+            is_checked = entry_offset >= log_begin and self._disk.exists(path)
             if is_checked and self._leading(path, position) == spoilt and path not in named:
                 return path
         return None
