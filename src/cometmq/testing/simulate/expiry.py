@@ -48,15 +48,16 @@ async def drop_consumed_files(
         # Units are synced once a minute, longer than most simulations have faults.
         store._writer.sync_round()
         await asyncio.sleep(seconds / 2)
+        # Another call may have deleted some of them meanwhile.
+        files = store._log.files[:-1]
         may_go = max(0, retention.synced_count(sum(m.end <= needed for m in files)) - spared)
-        begin = files[may_go].start if may_go < len(files) else files[-1].end
+        begin = files[may_go].start if may_go < len(files) else store._log.files[-1].start
         # The broker may still work for an earlier call.
         part.log_may_begin = max(part.log_may_begin, begin)
         retention.drop_files(may_go)
         await asyncio.sleep(seconds / 2)
 
-    files = store._log.files[:-1]
-    if not files:
+    if len(store._log.files) < 2:
         return 0
     await part.node.run(drop)
     if store._log.min_offset > part.log_may_begin:

@@ -17,7 +17,7 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from cometmq.codec.consume_queue import CQ_UNIT_BYTES
-from cometmq.codec.index import entry_position
+from cometmq.codec.index import decode_index_header, entry_position
 from cometmq.codec.stored_message import BODY_POSITION_V4
 from cometmq.model.offsets import PhysicalOffset
 from cometmq.store.log.commit_log import log_file_name
@@ -45,9 +45,10 @@ class Rot:
         self.spoilt: dict[Position, Seen] = {}
         self._units: dict[tuple[str, int], bytes] = {}
         """By file and position of each spoilt unit: where it led."""
-        self._entries: dict[tuple[str, int], bytes] = {}
-        """By index file and position of each spoilt entry: the spoilt hash and offset.  The entry
-        may be dropped with the last ones of a file, and another one may be written there."""
+        self._entries: dict[tuple[str, int], tuple[int, bytes]] = {}
+        """By index file and position of each spoilt entry: its number, and the spoilt hash and
+        offset.  The entry may be dropped with the last ones of a file, and another one may be
+        written there."""
 
     def spoil(
         self, store: MessageStore, messages: list[Seen], proven: int, chance: random.Random
@@ -113,18 +114,18 @@ class Rot:
         Nothing but the log proves the last entry of a file, which is spared.
         """
         filed = [
-            (file.path, entry_position(number, file.slot_count))
+            (file.path, entry_position(number, file.slot_count), number)
             for file in store._index.files
             for number in range(1, file.header.index_count - 1)
         ]
-        filed = [entry for entry in filed if self._leading(*entry).strip(b"\0")]
+        filed = [entry for entry in filed if self._leading(*entry[:2]).strip(b"\0")]
         if not filed:
             return False
-        path, position = chance.choice(filed)
+        path, position, number = chance.choice(filed)
         if (path, position) in self._entries:
             return False
         self._disk.flip_bit(path, position + chance.randrange(_LEADING_BYTES), chance.randrange(8))
-        self._entries[path, position] = self._leading(path, position)
+        self._entries[path, position] = number, self._leading(path, position)
         return True
 
     def _leading(self, path: str, position: int) -> bytes:
@@ -142,11 +143,15 @@ class Rot:
                 continue
             if self._leading(path, position) != leading and path not in named:
                 return path
-        for (path, position), spoilt in self._entries.items():
+        for (path, position), (number, spoilt) in self._entries.items():
             # What leads before the log's begin has expired, as far as the check can say.
             entry_offset = int.from_bytes(spoilt[4:], "big", signed=True)
-            is_checked = entry_offset >= log_begin and self._disk.exists(path)
-            if is_checked and self._leading(path, position) == spoilt and path not in named:
+            if entry_offset < log_begin or not self._disk.exists(path) or path in named:
+                continue
+            raw = self._disk.read_bytes(path)
+            if raw[position : position + _LEADING_BYTES] == spoilt and (
+                number < decode_index_header(raw).index_count
+            ):
                 return path
         return None
 
