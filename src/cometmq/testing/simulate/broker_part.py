@@ -428,13 +428,15 @@ class BrokerPart:
         self, store: MessageStore, topic: str, queue_id: int, start: int, result: object
     ) -> list[Seen]:
         """Return expired messages that readers pass over: a spoilt unit hid that they expired."""
-        if (
-            not isinstance(result, GetResult)
-            or result.status is not GetStatus.MESSAGE_WAS_REMOVING
-            or not self.rot.has_unit_of(topic, queue_id)
-        ):
+        if not isinstance(result, GetResult) or not self.rot.has_unit_of(topic, queue_id):
             return []
-        passed = self.seen[topic, queue_id][start : result.next_queue_offset]
+        if result.status is GetStatus.MESSAGE_WAS_REMOVING:
+            following = result.next_queue_offset
+        elif result.status is GetStatus.FOUND:
+            following = decode_messages(b"".join(result.chunks))[0].queue_offset
+        else:
+            return []
+        passed = self.seen[topic, queue_id][start:following]
         is_expired = all(seen.physical_offset < store.min_physical_offset for seen in passed)
         return passed if is_expired else []
 
