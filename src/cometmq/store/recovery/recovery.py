@@ -138,7 +138,7 @@ class Recovery:
         abort = self._abort()
         is_unsynced = self._is_unsynced = is_marked_unsynced(self._disk, self.config.root)
         checkpoint = self._java.load()
-        self._disk.remove(f"{self.config.root}/{NEXT_FILE_NAME}")
+        self._remove_unfinished()
         open_log_files(self._log, self._disk, report.damages)
         index_end = self._index.load(report.damages) if self._index.is_enabled else -1
         trust = self._trust = trust_side_file(
@@ -176,6 +176,14 @@ class Recovery:
         for damage in report.damages[:_DAMAGES_MAX]:
             _LOG.error("%s", damage)
         return report
+
+    def _remove_unfinished(self) -> None:
+        """Delete files that a process was about to finish when it ended."""
+        root = self.config.root
+        self._disk.remove(f"{root}/{NEXT_FILE_NAME}")
+        for name in self._disk.listdir(root):
+            if name.startswith("cometmq.") and name.endswith(".tmp"):
+                self._disk.remove(f"{root}/{name}")
 
     def _fit_to_files(self) -> None:
         """Take the sizes of files from the files; the settings are for a new store."""

@@ -549,3 +549,13 @@ def test_the_last_unit_is_not_believed(is_clean: bool) -> None:
         assert (rig.report.mode, rig.report.damages) == ("checkpoint", []), bit
     rig.store.close()
     assert verify_store(rig.disk, "/store").findings == []
+
+
+def test_what_a_start_did_not_finish_goes() -> None:
+    """A kill while a start copies what it cuts off leaves a part of the copy."""
+    rig = Rig()
+    fill(rig, 30)
+    for name in ("cometmq.cut-00000000000000018913.tmp", "cometmq.checkpoint.tmp"):
+        rig.disk.open_random(f"/store/{name}", 0, create=True).write(0, b"part")
+    rig.kill()
+    assert [name for name in rig.disk.listdir("/store") if name.endswith(".tmp")] == []
