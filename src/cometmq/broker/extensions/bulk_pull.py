@@ -88,9 +88,8 @@ class BulkPullProcessor:
         header = BulkPullHeader.from_command(request)
         state, store = self._state, self._state.store
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
-        state.offsets.note_pull(
-            group, topic, queue_id, header.queue_offset, connection.peer, now_ms
-        )
+        if state.offsets.is_after_loss:
+            return self._pull.pull_with(request, header, connection, now_ms)
         available_count = store.max_queue_offset(topic, queue_id) - header.queue_offset
         if (
             min(available_count, header.max_msg_nums) <= store.config.transfer_count_max

@@ -397,7 +397,14 @@ class PullProcessor:
                 self._state, part, *who, connection, now_ms
             ):
                 shares.commit(part, *who, now_ms)
-        offsets.note_pull(*key, header.queue_offset, connection.peer, now_ms)
+        online = self._state.consumers.get(header.consumer_group)
+        offsets.note_pull(
+            *key,
+            header.queue_offset,
+            connection.peer,
+            now_ms,
+            is_broadcast=online is not None and online.is_broadcast,
+        )
         if part is not None and not decision.is_owner:
             return True, self._wait_for_turn(
                 request, header, connection, topic, group, part, now_ms, may_park=may_park

@@ -59,6 +59,9 @@ class ConsumerOffsetTable:
         self._ends_until_ms = 0
         self._pullers: dict[tuple[str, str, int], dict[str, None]] = {}
         """By group and queue: the peers that have pulled since the loss, the last one last."""
+        self._sent_back: dict[tuple[str, str, int, str], ConsumerOffset] = {}
+        """By group, queue and peer: where a broadcasting member goes on that may know lost
+        messages."""
         self.version_step = version_step
         self._commits = 0
         self.version = version or DataVersion()
@@ -116,6 +119,7 @@ class ConsumerOffsetTable:
         """
         self._ends, self._ends_until_ms = ends, now_ms + ENDS_KEPT_MS
         self._pullers.clear()
+        self._sent_back.clear()
         count = 0
         for key, queues in list(self._table.items()):
             topic, _, group = key.partition(_SEPARATOR)
@@ -131,14 +135,29 @@ class ConsumerOffsetTable:
         return self._ends is not None
 
     def note_pull(
-        self, group: str, topic: str, queue_id: int, queue_offset: int, peer: str, now_ms: int
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        peer: str,
+        now_ms: int,
+        *,
+        is_broadcast: bool = False,
     ) -> None:
         """Note from where a member pulls, before anything else is done with the pull.
 
         Tools read single messages and scan whole queues; they own none, and go where they like.
+
+        Args:
+            is_broadcast: whether each member has offsets of its own.  The group has none then, and
+                what one member knows is no reason to move the others.
         """
         if self._ends is not None and group != TOOLS_GROUP:
-            self._note_known(group, topic, queue_id, queue_offset, peer, now_ms, is_pull=True)
+            if is_broadcast:
+                self._note_alone((group, topic, queue_id, peer), queue_offset, now_ms)
+            else:
+                self._note_known(group, topic, queue_id, queue_offset, peer, now_ms, is_pull=True)
             pullers = self._pullers.setdefault((group, topic, queue_id), {})
             pullers.pop(peer, None)
             pullers[peer] = None
@@ -167,8 +186,7 @@ class ConsumerOffsetTable:
     ) -> None:
         """Reset a group whose member knows more than the queue has kept and the group committed."""
         if self._ends is None or now_ms >= self._ends_until_ms:
-            self._ends = None
-            self._pullers.clear()
+            self._end_of_loss()
             return
         end = self._ends.get((topic, queue_id), ConsumerOffset(0))
         is_new = peer not in self._pullers.get((group, topic, queue_id), ())
@@ -180,6 +198,22 @@ class ConsumerOffsetTable:
         elif is_pull and consumer_offset > committed:
             # Another member has taken the group's reset, and the queue went back to this one.
             self.reset(group, topic, queue_id, committed, now_ms)
+
+    def _note_alone(self, key: tuple[str, str, int, str], queue_offset: int, now_ms: int) -> None:
+        """Send one member back that knows more than the queue has kept."""
+        if self._ends is None or now_ms >= self._ends_until_ms:
+            self._end_of_loss()
+            return
+        group, topic, queue_id, peer = key
+        end = self._ends.get((topic, queue_id), ConsumerOffset(0))
+        if queue_offset > end and peer not in self._pullers.get((group, topic, queue_id), ()):
+            self._sent_back[key] = end
+
+    def _end_of_loss(self) -> None:
+        """Forget the loss: no member knows of it any more."""
+        self._ends = None
+        self._pullers.clear()
+        self._sent_back.clear()
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
         """Whether the queue has a reset that the group may not know yet."""
@@ -196,6 +230,10 @@ class ConsumerOffsetTable:
         offset, or comes from the same peer, which has read the answer.  Any other peer has not seen
         the reset and receives it too.
         """
+        if self._sent_back:
+            back = self._sent_back.pop((group, topic, queue_id, peer), None)
+            if back is not None:
+                return back
         if not self._resets:
             return None
         resets = self._resets.get(topic + _SEPARATOR + group, {})

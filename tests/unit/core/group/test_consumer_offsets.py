@@ -139,6 +139,23 @@ def test_after_a_loss_a_member_without_a_commit_is_told_too() -> None:
     assert not table.has_reset("other", "t", 0)
 
 
+def test_after_a_loss_a_broadcasting_member_alone_is_told() -> None:
+    """Another one that is further behind goes on, and the group gets no offset."""
+    table = ConsumerOffsetTable()
+    table.begin_again({("t", 0): ConsumerOffset(7)}, NOW_MS)
+    for peer, queue_offset, expected in (("one", 8, 7), ("two", 2, None), ("one", 7, None)):
+        table.note_pull("b", "t", 0, queue_offset, peer, NOW_MS + 1, is_broadcast=True)
+        assert table.deliver_reset("b", "t", 0, queue_offset, peer) == expected
+    # It goes on with new messages, and comes back with another connection.
+    table.note_pull("b", "t", 0, 9, "one", NOW_MS + 1, is_broadcast=True)
+    assert table.deliver_reset("b", "t", 0, 9, "one") is None
+    table.note_pull("b", "t", 0, 9, "again", NOW_MS + 1, is_broadcast=True)
+    assert table.deliver_reset("b", "t", 0, 9, "again") == 7
+    table.note_pull("b", "t", 0, 9, "later", NOW_MS + ENDS_KEPT_MS, is_broadcast=True)
+    assert table.deliver_reset("b", "t", 0, 9, "later") is None
+    assert table.all() == {}
+
+
 def test_after_a_loss_only_who_pulls_commits() -> None:
     """A member that has lost its queue meanwhile may still know lost messages."""
     table = ConsumerOffsetTable()
