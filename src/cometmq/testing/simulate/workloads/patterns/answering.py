@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.client.handling.handlers import RetryLater
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.model.names import retry_topic
 from cometmq.testing.simulate.broker_part import DELAY_LEVELS, Group
 from cometmq.testing.simulate.workloads.base import Workload, position_of
+
+if TYPE_CHECKING:
+    from cometmq.testing.simulate.cluster import Cluster
 
 __all__ = ["AnsweringWorkload", "MailAway"]
 
@@ -29,6 +33,12 @@ class AnsweringWorkload(Workload):
 
     _again_ms: int = 0
     """Until when a message may come again whose handler has failed."""
+
+    def __init__(self, cluster: Cluster, steps: int) -> None:
+        super().__init__(cluster, steps)
+        self.handlers: Counter[tuple[str, str, int]] = Counter()
+        """By key, machine and its life: the handlers that run.  Two copies of a message have one
+        key, so a claim that is there when one handler has failed may be the other's."""
 
     def watch_answers(self, name: str, *, is_sent: bool = True) -> Group:
         """Follow a group that shares queues, and what comes again to it.

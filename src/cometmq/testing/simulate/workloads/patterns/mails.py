@@ -77,11 +77,16 @@ class MailsWorkload(AnsweringWorkload):
 
         async def handle(message: ReceivedMessage) -> None:
             key = message.properties["UNIQ_KEY"]
+            handler = key, node.name, node.lifetime.number
+            self.handlers[handler] += 1
             try:
                 await self.take_answer(self.group, message, guarded(message))
             except MailAway:
-                self._check_released(key, node.name)
+                if self.handlers[handler] == 1:
+                    self._check_released(*handler[:2])
                 raise
+            finally:
+                self.handlers[handler] -= 1
             if alive.alive:
                 self._done.add(key)
 

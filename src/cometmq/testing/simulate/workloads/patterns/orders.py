@@ -279,19 +279,23 @@ class OrdersWorkload(AnsweringWorkload):
         )(mail)
 
         async def handle(message: ReceivedMessage) -> None:
+            handler = message.properties["OUTBOX_ID"], node.name, node.lifetime.number
+            self.handlers[handler] += 1
             try:
                 await self.take_answer(self._mails, message, guarded(message))
             except MailAway:
-                self._check_released(message, node.name)
+                if self.handlers[handler] == 1:
+                    self._check_released(*handler[:2])
                 raise
+            finally:
+                self.handlers[handler] -= 1
             if alive.alive:
                 self._mailed.add(message.body.decode())
 
         await self.consume(self.consumer(node, number, PLACED, handle, self._mails))
 
-    def _check_released(self, message: ReceivedMessage, owner: str) -> None:
+    def _check_released(self, key: str, owner: str) -> None:
         """Check that a handler that has failed leaves no claim."""
-        key = message.properties["OUTBOX_ID"]
         claims = self.database.read(
             "select claim_key, owner from cometmq_claims where state = 'processing'"
         )
