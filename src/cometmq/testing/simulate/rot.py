@@ -45,6 +45,8 @@ class Rot:
         self.spoilt: dict[Position, Seen] = {}
         self._units: dict[tuple[str, int], bytes] = {}
         """By file and position of each spoilt unit: where it led."""
+        self._units_spoilt: dict[tuple[str, int], bytes] = {}
+        """Where it leads since then; a power cut may take a unit that was not synced."""
         self._entries: dict[tuple[str, int], tuple[int, bytes]] = {}
         """By index file and position of each spoilt entry: its number, and the spoilt hash and
         offset.  The entry may be dropped with the last ones of a file, and another one may be
@@ -106,6 +108,7 @@ class Rot:
         path, position = chance.choice(filed)
         self._units.setdefault((path, position), self._leading(path, position))
         self._disk.flip_bit(path, position + chance.randrange(_LEADING_BYTES), chance.randrange(8))
+        self._units_spoilt[path, position] = self._leading(path, position)
         return True
 
     def spoil_entry(self, store: MessageStore, chance: random.Random) -> bool:
@@ -141,7 +144,8 @@ class Rot:
         for (path, position), leading in self._units.items():
             if int.from_bytes(leading[:8], "big") < log_begin or not self._disk.exists(path):
                 continue
-            if self._leading(path, position) != leading and path not in named:
+            spoilt = self._units_spoilt[path, position]
+            if leading != spoilt == self._leading(path, position) and path not in named:
                 return path
         for (path, position), (number, spoilt) in self._entries.items():
             # What leads before the log's begin has expired, as far as the check can say.
