@@ -86,7 +86,7 @@ def _request(code: int) -> RemotingCommand:
     return RemotingCommand.request(code, dict(_FIELDS), _BODY)
 
 
-class _Line:
+class Line:
     """One connection."""
 
     def __init__(self, address: str) -> None:
@@ -133,7 +133,7 @@ def _rows(
 ) -> Iterator[str]:
     table: dict[int, list[str]] = {code: [] for code in codes}
     for credentials in CALLERS.values():
-        line = _Line(address)
+        line = Line(address)
         for code in codes:
             command = _request(code)
             if credentials is not None:

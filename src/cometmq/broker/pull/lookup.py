@@ -6,9 +6,10 @@ Such messages are old and cold as a rule, so a worker reads them.
 from __future__ import annotations
 
 from cometmq.broker.base.state import BrokerState, answer, in_worker
+from cometmq.codec.properties import find_property
 from cometmq.codec.stored_message import decode_message
 from cometmq.errors import CometError, ResponseCode, StoreError
-from cometmq.model.names import STATE_TOPIC
+from cometmq.model.names import is_system_topic
 from cometmq.net.server import ServerConnection
 from cometmq.wire.command.command import RemotingCommand
 from cometmq.wire.header.headers import QueryMessageHeader, ViewMessageHeader
@@ -29,17 +30,15 @@ class LookupProcessor:
         header = ViewMessageHeader.from_command(request)
         offset = header.physical_offset
         store = self._state.store
-        # What a request needs follows from the topic that it names (base/needs.py), and the state
-        # topic has passwords.
-        is_guarded = self._state.config.authentication_enabled
-        is_open = not is_guarded or header.topic in (None, "", STATE_TOPIC)
+        # Without a topic it needs a super user (base/needs.py).
+        named = header.topic if self._state.config.authentication_enabled else None
 
         def read() -> bytes | None:
             try:
                 record = store.message_at(offset)
             except CometError:
                 return None
-            if record is None or not (is_open or decode_message(record).topic != STATE_TOPIC):
+            if record is None or (named and not _is_of(record, named)):
                 return None
             return bytes(record)
 
@@ -65,6 +64,7 @@ class LookupProcessor:
         most = max(0, min(most, self._state.config.default_query_max_num * 2))
         kind = header.index_type or ("U" if header.unique_key_query else "K")
         store = self._state.store
+        is_guarded = self._state.config.authentication_enabled
         # Two steps: entries that wait for the index are read on the loop, its files by a worker.
         try:
             search_index = store.prepare_query_index(
@@ -86,7 +86,8 @@ class LookupProcessor:
                     record = store.message_at(offset)
                 except CometError:
                     continue
-                if record is not None:
+                # Keys of other topics may have the same hash; clients leave these messages out.
+                if record is not None and (not is_guarded or _is_of(record, header.topic)):
                     records.append(bytes(record))
             body = b"".join(records)
             return body, entries.last_update_timestamp_ms, entries.last_update_physical_offset
@@ -110,3 +111,16 @@ class LookupProcessor:
 
         in_worker(self._state, request, connection, read, finish)
         return None
+
+
+def _is_of(record: memoryview, topic: str) -> bool:
+    """Whether a message is of a topic, or waits for it in a system topic.
+
+    What a request needs follows from the topic that it names, so it gets messages of no other one.
+    """
+    message = decode_message(record)
+    if message.topic == topic:
+        return True
+    return is_system_topic(message.topic) and (
+        find_property(message.raw_properties, b"REAL_TOPIC") == topic.encode()
+    )
