@@ -151,6 +151,7 @@ def test_a_real_broker(tmp_path: Path) -> None:
     broker = BrokerProcess(store, "ASYNC_FLUSH")
     broker.wait_until_ready()
     found: set[bytes] = set()
+    damaged = 0
     with RawClient(broker.address) as client:
         at = 0
         while at < count:
@@ -160,8 +161,12 @@ def test_a_real_broker(tmp_path: Path) -> None:
             at = int(answer.ext_fields["nextBeginOffset"])
             if answer.code == 0:
                 messages, broken = decode_messages_lenient(answer.body)
-                assert broken == []
+                # The cut goes through one record.  Where the log was flushed before, a start does not
+                # read it again, and whoever decodes it finds the damage.
+                assert not broken or at < in_oldest
+                damaged += len(broken)
                 found |= {message.body.split(b"/")[0] for message in messages}
     assert broker.stop() == 0
+    assert damaged <= 1
     assert len(found) >= count - in_oldest, f"{len(found)} of {count} are left"
     assert {b"%d" % number for number in range(in_oldest, count)} <= found

@@ -37,6 +37,7 @@ class AppConnection(TypedDict, total=False):
     connection: Shareable | None
     namespace: str | None
     sandbox: str | None
+    trace: bool | str | None
 
 
 class ConsumerOptions(TypedDict, total=False):
