@@ -161,8 +161,8 @@ def test_a_real_broker(tmp_path: Path) -> None:
             at = int(answer.ext_fields["nextBeginOffset"])
             if answer.code == 0:
                 messages, broken = decode_messages_lenient(answer.body)
-                # The cut goes through one record.  Where the log was flushed before, a start does not
-                # read it again, and whoever decodes it finds the damage.
+                # The cut goes through one record.  Where the log was flushed before, a start does
+                # not read it again, and whoever decodes it finds the damage.
                 assert not broken or at < in_oldest
                 damaged += len(broken)
                 found |= {message.body.split(b"/")[0] for message in messages}
