@@ -10,7 +10,7 @@ from tests.access_outcomes import ROOT, Line
 from cometmq import Message
 from cometmq.codec.ids import decode_offset_message_id
 from cometmq.codec.stored_message import decode_messages
-from cometmq.sync import Admin, Producer
+from cometmq.sync import Admin, Connection, Producer
 from cometmq.testing.cluster import EmbeddedCluster, threaded_cluster
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import RemotingCommand
@@ -35,10 +35,15 @@ def cluster() -> Iterator[EmbeddedCluster]:
 @pytest.fixture(scope="module")
 def offsets(cluster: EmbeddedCluster) -> dict[str, int]:
     """The physical offsets of a message in each topic, and of one that waits for the open one."""
-    keys = {"access_key": ROOT.access_key, "secret_key": ROOT.secret_key}
+    connection = Connection(
+        name_server=cluster.name_server_address,
+        access_key=ROOT.access_key,
+        secret_key=ROOT.secret_key,
+    )
     with (
-        Admin(name_server=cluster.name_server_address, **keys) as admin,
-        Producer("pg", name_server=cluster.name_server_address, **keys) as producer,
+        connection,
+        Admin(connection=connection) as admin,
+        Producer("pg", connection=connection) as producer,
     ):
         admin.create_topic(OPEN, queue_count=1)
         admin.create_topic(SECRET, queue_count=1)
