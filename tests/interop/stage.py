@@ -316,7 +316,8 @@ def met(client: str, server: str, cluster: Cluster, folder: Path) -> Iterator[St
     with (
         Peer(client, command, folder / "client") as peer,
         Peer(OURS, ours, folder / "ours") as beside,
-        cometmq.sync.Admin(name_server=cluster.name_server) as admin,
+        # A new topic is answered when it is on disk, and tests beside this one may fill the disk.
+        cometmq.sync.Admin(name_server=cluster.name_server, timeout_ms=30_000) as admin,
     ):
         stage = Stage(client, server, peer, beside, cluster, admin)
         # RocketMQ's broker says it is up before it has registered.
